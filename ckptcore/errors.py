@@ -1,0 +1,83 @@
+"""Every refusal of this package: one base class, one leaf a reason, each also the builtin that fits.
+
+Catch :class:`CheckpointError` for all of them; ``.issues`` holds the single findings where a check
+collected several. The command line prints the message and the issues and exits with status 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ckptcore.rules.issues import Issue, in_order
+
+
+class CheckpointError(Exception):
+    """The checkpoint, release, request or disk is at fault; nothing was published."""
+
+    def __init__(self, message: str, issues: Iterable[Issue] = ()) -> None:
+        self.message = message
+        self.issues = in_order(issues)
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return "\n".join([self.message, *(f"  {issue}" for issue in self.issues)])
+
+
+class DamagedFile(CheckpointError, ValueError):
+    """The bytes of one file do not say what its format promises (cut, garbage, forbidden opcode or global)."""
+
+
+class VersionNotFound(CheckpointError, FileNotFoundError):
+    """The source holds no such step, id or component, or no complete version at all."""
+
+
+class VersionIncomplete(CheckpointError, FileNotFoundError):
+    """Rank files, metadata or signals of the version are missing."""
+
+
+class VersionDamaged(CheckpointError, ValueError):
+    """The version's files contradict each other or their format."""
+
+
+class SelectionError(CheckpointError, LookupError):
+    """The prefixes and patterns select nothing, or give two tensors one name."""
+
+
+class MappingError(CheckpointError, ValueError):
+    """A layout statement cannot be parsed, or does not fit the source's tensors."""
+
+
+class UnsupportedDtype(CheckpointError, TypeError):
+    """The output format cannot hold a selected tensor's dtype."""
+
+
+class SourceChanged(CheckpointError, RuntimeError):
+    """The source was overwritten, extended or deleted while it was being read."""
+
+
+class OutputExists(CheckpointError, FileExistsError):
+    """Something is at the output's path already."""
+
+
+class Busy(CheckpointError, BlockingIOError):
+    """Another process holds the lock for the same output."""
+
+
+class NotEnoughSpace(CheckpointError, OSError):
+    """The disk cannot hold the output."""
+
+
+class StorageError(CheckpointError, OSError):
+    """The file system refused an operation (permission, I/O error, vanished directory)."""
+
+
+class ReleaseInvalid(CheckpointError, ValueError):
+    """What was written is not what the plan, the manifest or the expectations say."""
+
+
+class ReleaseNotFound(CheckpointError, FileNotFoundError):
+    """The registry has no such name, release or alias."""
+
+
+class InvalidName(CheckpointError, ValueError):
+    """A name would leave the registry or could not be listed back."""

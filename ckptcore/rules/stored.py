@@ -1,0 +1,66 @@
+"""An array as it lies in a rank file: where its payload is, and how the payload spells its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from ckptcore.rules.tensors import Shape, row_major_strides
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of payload bytes in the file.
+
+    ``length`` counts decoded bytes. ``marks`` is None for raw bytes (all that Paddle has written since
+    2.1). Pickle protocol 2 spells bytes as UTF-8 text of latin-1 characters; then ``marks[i]`` is the
+    offset in the file at which decoded byte ``i * MARK_EVERY`` starts, so that any part can be read
+    without decoding what lies before it, and ``stored_length`` counts the bytes in the file.
+    """
+
+    offset: int
+    length: int
+    marks: tuple[int, ...] | None = None
+    stored_length: int = -1
+
+
+MARK_EVERY = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """One array of a rank file. Its payload is the concatenation of ``segments`` (one, except where Paddle
+    sliced a tensor over 1 GiB at protocol 2 or 3). ``dtype`` is numpy's spelling with byte order: ``<f4``, ``|i1``."""
+
+    shape: Shape
+    dtype: str
+    fortran: bool
+    segments: tuple[Segment, ...]
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(segment.length for segment in self.segments)
+
+    @property
+    def expected_bytes(self) -> int:
+        return prod(self.shape) * self.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        return int(self.dtype[2:])
+
+    @property
+    def strides(self) -> Shape:
+        """Strides of the stored elements, in elements."""
+        if self.fortran:
+            return tuple(reversed(row_major_strides(tuple(reversed(self.shape)))))
+        return row_major_strides(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """What one rank file holds: its arrays by tensor key, and the parameter name of each structured name."""
+
+    arrays: Mapping[str, StoredArray]
+    parameter_names: Mapping[str, str]

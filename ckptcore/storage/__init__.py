@@ -1,0 +1,1 @@
+"""Every effect on a disk: opening, reading, writing, renaming, locking, hashing."""
