@@ -17,6 +17,10 @@ class Reader(Protocol):
         """Up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
         ...
 
+    def readinto_at(self, offset: int, target: memoryview) -> int:
+        """Fill ``target`` from ``offset``; how many bytes that were, fewer than asked only at the end of the file."""
+        ...
+
 
 class BytesReader:
     """A reader over bytes in memory."""
@@ -30,3 +34,8 @@ class BytesReader:
 
     def read_at(self, offset: int, length: int) -> bytes:
         return self._data[offset : offset + length]
+
+    def readinto_at(self, offset: int, target: memoryview) -> int:
+        part = self._data[offset : offset + len(target)]
+        target[: len(part)] = part
+        return len(part)

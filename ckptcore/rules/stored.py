@@ -31,12 +31,17 @@ MARK_EVERY = 1 << 20
 @dataclass(frozen=True, slots=True)
 class StoredArray:
     """One array of a rank file. Its payload is the concatenation of ``segments`` (one, except where Paddle
-    sliced a tensor over 1 GiB at protocol 2 or 3). ``dtype`` is numpy's spelling with byte order: ``<f4``, ``|i1``."""
+    sliced a tensor over 1 GiB at protocol 2 or 3). ``dtype`` is numpy's spelling with byte order: ``<f4``, ``|i1``.
+
+    ``axes`` lists the array's axes from the slowest to the fastest in the file, where that is neither C's nor
+    Fortran's order (numpy 2.4 at pickle protocol 5); else None.
+    """
 
     shape: Shape
     dtype: str
     fortran: bool
     segments: tuple[Segment, ...]
+    axes: tuple[int, ...] | None = None
 
     @property
     def payload_bytes(self) -> int:
@@ -53,6 +58,11 @@ class StoredArray:
     @property
     def strides(self) -> Shape:
         """Strides of the stored elements, in elements."""
+        if self.axes is not None:
+            by_axis = dict(
+                zip(self.axes, row_major_strides(tuple(self.shape[axis] for axis in self.axes)), strict=True)
+            )
+            return tuple(by_axis[axis] for axis in range(len(self.shape)))
         if self.fortran:
             return tuple(reversed(row_major_strides(tuple(reversed(self.shape)))))
         return row_major_strides(self.shape)

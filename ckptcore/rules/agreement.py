@@ -1,0 +1,110 @@
+"""Do the rank files hold what the index promises: each piece in its file, in the recorded shape, dtype and length.
+
+Owns the comparison of one array, or one file's keys, with the index. This is what tells a metadata file that was left
+behind by an earlier save of the same id (Paddle 3.2 and 3.3 keep it) from one that describes these rank files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ckptcore.rules.issues import Issue
+from ckptcore.rules.stored import RankFile, StoredArray
+from ckptcore.rules.tensors import DTYPES, Index, IndexedTensor, Piece
+
+# Where the metadata does not say (Paddle 2.6), the payload does: that release knows no float8, and stores
+# bfloat16 as the unsigned 16-bit integers that Paddle does not have.
+_DTYPE_OF_STORED = {dtype.stored: dtype.name for dtype in DTYPES.values() if not dtype.name.startswith("float8")}
+
+
+def check_stored(tensor: IndexedTensor, piece: Piece, array: StoredArray | None) -> tuple[Issue, ...]:
+    """Everything in which ``array``, found under the tensor's key in the piece's file, is not the piece.
+
+    ``array`` is None where the file has no such key. A dtype that the metadata does not give is not judged here;
+    see ``resolved_dtype``. Byte order and Fortran order are how the array is spelled, and no fault.
+    """
+    where = f"tensor {tensor.key!r} in {piece.file}"
+    if array is None:
+        return (
+            Issue(where, "the metadata promises a piece that the file does not hold", str(piece.box), "", "missing"),
+        )
+    issues = []
+    if array.shape != piece.payload_shape:
+        what = "the stored shape is not the one that the metadata records"
+        issues.append(Issue(where, what, str(list(piece.payload_shape)), str(list(array.shape)), "stored-shape"))
+    if tensor.dtype is not None and array.dtype[1:] != DTYPES[tensor.dtype].stored:
+        expected = f"{tensor.dtype}, stored as {DTYPES[tensor.dtype].stored}"
+        what = "the stored dtype is not the one that the metadata records"
+        issues.append(Issue(where, what, expected, array.dtype, "stored-dtype"))
+    if array.payload_bytes != array.expected_bytes:
+        what = f"the payload does not fill an array of shape {list(array.shape)} and dtype {array.dtype}"
+        issues.append(
+            Issue(where, what, f"{array.expected_bytes:,} bytes", f"{array.payload_bytes:,}", "stored-length")
+        )
+    return tuple(issues)
+
+
+def resolved_dtype(tensor: IndexedTensor, arrays: Iterable[StoredArray]) -> str | Issue:
+    """The tensor's dtype by Paddle's name: the metadata's, or where that has none (Paddle 2.6), the one its
+    stored arrays agree on; the issue where they do not."""
+    if tensor.dtype is not None:
+        return tensor.dtype
+    where = f"tensor {tensor.key!r}"
+    stored = sorted({array.dtype[1:] for array in arrays})
+    if len(stored) > 1:
+        return Issue(
+            where, "its stored pieces disagree on the dtype", found=", ".join(stored), code="dtype-disagreement"
+        )
+    if not stored:
+        what = "no stored piece tells the dtype, and the metadata does not record it"
+        return Issue(where, what, code="dtype-unknown")
+    dtype = _DTYPE_OF_STORED.get(stored[0])
+    return dtype or Issue(
+        where, "its pieces are stored in a dtype that is not known", found=stored[0], code="dtype-unknown"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Which keys the index assigns to each file; ``dtyped`` are the keys whose dtype the metadata records."""
+
+    by_file: Mapping[str, frozenset[str]]
+    dtyped: frozenset[str]
+
+
+def claims_of(index: Index) -> Claims:
+    """The index turned round, once, to look at file after file."""
+    by_file: dict[str, set[str]] = {file: set() for file in index.files}
+    for tensor in index.tensors:
+        for piece in tensor.pieces:
+            by_file.setdefault(piece.file, set()).add(tensor.key)
+    return Claims(
+        {file: frozenset(keys) for file, keys in by_file.items()},
+        frozenset(tensor.key for tensor in index.tensors if tensor.dtype is not None),
+    )
+
+
+def unclaimed_keys(claims: Claims, file: str, rank_file: RankFile) -> tuple[str, ...]:
+    """The keys in a rank file that the metadata does not assign to it, sorted: worth a note, no fault by themselves.
+
+    Paddle 2.6 writes replicated tensors on every rank and assigns one; ``ema_state`` holds keys that its
+    metadata does not name. ``check_unclaimed`` finds those that are a fault.
+    """
+    return tuple(sorted(rank_file.arrays.keys() - claims.by_file.get(file, frozenset())))
+
+
+def check_unclaimed(claims: Claims, file: str, rank_file: RankFile) -> tuple[Issue, ...]:
+    """The keys that a file named by the metadata holds although the metadata assigns them to other files only.
+
+    Paddle 3.0 and later drop a tensor from every file but those that the metadata assigns it to, so that such a key
+    proves that the metadata, or the other file, is of another save of the same id. (Those releases record dtypes.)
+    """
+    if file not in claims.by_file:
+        return ()
+    what = "the file holds a piece that the metadata assigns to other files only; they are not of one save"
+    return tuple(
+        Issue(f"tensor {key!r} in {file}", what, code="other-save")
+        for key in unclaimed_keys(claims, file, rank_file)
+        if key in claims.dtyped
+    )

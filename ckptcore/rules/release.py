@@ -1,0 +1,109 @@
+"""Names in a registry: what a release is called, which names are allowed, and how ``NAME@ref`` is read.
+
+A registry is ``REGISTRY/NAME/releases/RELEASE/`` with one relative symlink an alias, ``REGISTRY/NAME/ALIAS``, and the
+record of all acts, ``REGISTRY/NAME/history.jsonl``. Entries that start with a dot are the registry's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ckptcore.errors import InvalidName
+
+RELEASES = "releases"
+HISTORY = "history.jsonl"
+DEFAULT_ALIAS = "latest"
+_RESERVED = frozenset({RELEASES, HISTORY})
+# File systems allow 255 bytes a name; staging and lock names add a few to it.
+_MAX_NAME_BYTES = 200
+
+
+def release_name(step: int | None, unique_id: int, identity: str) -> str:
+    """The deterministic name of a release: ``step-10_id-0_3f2a91c0b7d4``; without the step where the source has none."""
+    version = f"id-{unique_id}" if step is None else f"step-{step}_id-{unique_id}"
+    return f"{version}_{identity[:12]}"
+
+
+def check_name(name: str, what: str) -> str:
+    """``name``, if it is safe as one directory entry and on a command line; else raises :class:`InvalidName`."""
+    why = ""
+    if not name:
+        why = "is empty"
+    elif name[0] in ".-":
+        why = f"starts with {name[0]!r}"
+    elif "/" in name or "@" in name or "\\" in name:
+        why = "contains '/', '\\' or '@'"
+    elif not name.isprintable():
+        why = "contains a character that cannot be printed"
+    elif name != name.strip():
+        why = "starts or ends with a space"
+    elif name in _RESERVED:
+        why = "is reserved by the registry"
+    elif len(name.encode(errors="surrogatepass")) > _MAX_NAME_BYTES:
+        why = f"is longer than {_MAX_NAME_BYTES} bytes"
+    if why:
+        raise InvalidName(f"{what} {name!r} {why}")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """``NAME``, ``NAME@alias`` or ``NAME@release``."""
+
+    name: str
+    ref: str
+
+
+def parse_reference(text: str) -> Reference:
+    """``NAME`` alone means its default alias. Raises :class:`InvalidName`."""
+    name, at, ref = text.partition("@")
+    return Reference(check_name(name, "name"), check_name(ref, "alias or release") if at else DEFAULT_ALIAS)
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One line of ``history.jsonl``: who did what to which release, and where an alias pointed before."""
+
+    at: str
+    act: str
+    release: str
+    alias: str = ""
+    previous: str = ""
+    user: str = ""
+    host: str = ""
+    flow_run: str = ""
+    reason: str = ""
+
+    def to_line(self) -> bytes:
+        document = {field: getattr(self, field) for field in self.__slots__ if getattr(self, field)}
+        return (json.dumps(document, ensure_ascii=False) + "\n").encode()
+
+
+def parse_history(data: bytes) -> tuple[Act, ...]:
+    """The acts in order. A line that a crash cut short is left out: its act is done again or was never reported."""
+    acts = []
+    for line in data.split(b"\n"):
+        try:
+            document = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(document, dict) and {"at", "act", "release"} <= document.keys():
+            acts.append(_act(document))
+    return tuple(acts)
+
+
+def _act(document: Mapping[str, Any]) -> Act:
+    return Act(**{field: str(document.get(field, "")) for field in Act.__slots__})
+
+
+def is_published(history: Sequence[Act], release: str, alias: str) -> bool:
+    """Whether the history says that ``alias`` was moved to ``release`` when that was published, and it was not pruned since."""
+    for act in reversed(history):
+        if act.release == release and act.act == "prune":
+            return False
+        if act.release == release and act.act == "publish" and act.alias == alias:
+            return True
+    return False

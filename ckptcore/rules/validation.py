@@ -1,0 +1,132 @@
+"""Is a directory of safetensors files what its manifest, its index and the expectations say: every mismatch at once.
+
+Takes what was read from the disk as data; reading it is ``validate``'s work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ckptcore.rules.issues import Issue, in_order
+from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest
+from ckptcore.rules.shapes import Expectation, check_expectations, compare_specs
+from ckptcore.rules.shard_layout import INDEX_NAME
+from ckptcore.rules.tensors import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FoundShard:
+    """A safetensors file as its own header describes it."""
+
+    name: str
+    tensors: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOutput:
+    """A directory as it was read: all plain files, the headers of the shards, the index's bytes, its manifest."""
+
+    files: tuple[FileRecord, ...]
+    shards: tuple[FoundShard, ...]
+    index: bytes | None
+    manifest: Manifest | None
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return tuple(sorted((s for shard in self.shards for s in shard.tensors), key=lambda spec: spec.key))
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport:
+    """What was found wrong (``issues``), and worth knowing (``notes``), in how many files, tensors and bytes."""
+
+    path: str
+    files: int
+    tensors: int
+    size_bytes: int
+    issues: tuple[Issue, ...]
+    notes: tuple[Issue, ...]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "path": self.path,
+            "valid": not self.issues,
+            "files": self.files,
+            "tensors": self.tensors,
+            "size_bytes": self.size_bytes,
+            "issues": [issue.to_json() for issue in self.issues],
+            "notes": [note.to_json() for note in self.notes],
+        }
+
+
+def check_output(found: FoundOutput, expectations: Sequence[Expectation]) -> tuple[Issue, ...]:
+    """Every contradiction between the files, their headers, the index, the manifest and the expectations."""
+    issues = [*_names_once(found), *_index_agrees(found)]
+    if found.manifest is not None:
+        issues += _files_agree(found.manifest, found.files)
+        issues += _tensors_agree(found.manifest, found)
+    if expectations:
+        issues += check_expectations(found.specs(), expectations)
+    if not found.shards:
+        issues.append(Issue("", "no safetensors file is here", code="no-shards"))
+    return in_order(issues)
+
+
+def _names_once(found: FoundOutput) -> Iterator[Issue]:
+    holder: dict[str, str] = {}
+    for shard in found.shards:
+        for spec in shard.tensors:
+            first = holder.setdefault(spec.key, shard.name)
+            if first != shard.name:
+                yield Issue(f"tensor {spec.key!r}", f"is in {first} and in {shard.name}", code="duplicate-tensor")
+
+
+def _index_agrees(found: FoundOutput) -> Iterator[Issue]:
+    if found.index is None:
+        if len(found.shards) > 1:
+            yield Issue(INDEX_NAME, "is missing", f"an index of {len(found.shards)} shards", "none", "index")
+        return
+    try:
+        document = json.loads(found.index)
+        weight_map, total = document["weight_map"], document["metadata"]["total_size"]
+        entries = dict(weight_map.items())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        yield Issue(INDEX_NAME, "is no index: a JSON object with weight_map and metadata.total_size", code="index")
+        return
+    holder = {spec.key: shard.name for shard in found.shards for spec in shard.tensors}
+    yield from _maps_differ(entries, holder)
+    size = sum(spec.size_bytes for spec in found.specs())
+    if total != size:
+        yield Issue(INDEX_NAME, "metadata.total_size", f"{size:,} bytes", str(total), "index")
+
+
+def _maps_differ(entries: Mapping[str, object], holder: Mapping[str, str]) -> Iterator[Issue]:
+    for key in entries.keys() | holder.keys():
+        if entries.get(key) != holder.get(key):
+            expected, listed = holder.get(key, "in no shard"), entries.get(key, "not listed")
+            yield Issue(INDEX_NAME, f"tensor {key!r}", expected, str(listed), "index")
+
+
+def _files_agree(manifest: Manifest, files: Sequence[FileRecord]) -> Iterator[Issue]:
+    recorded = {record.name: record for record in manifest.files}
+    present = {record.name: record for record in files if record.name != MANIFEST_NAME}
+    for name in recorded.keys() - present.keys():
+        yield Issue(name, "is missing", f"{recorded[name].size_bytes:,} bytes", "no such file", "file-missing")
+    for name in present.keys() - recorded.keys():
+        yield Issue(name, "is not in the manifest", code="file-extra")
+    for name in recorded.keys() & present.keys():
+        promised, found = recorded[name], present[name]
+        if promised.size_bytes != found.size_bytes:
+            yield Issue(name, "size", f"{promised.size_bytes:,} bytes", f"{found.size_bytes:,}", "file-size")
+        elif promised.sha256 and promised.sha256 != found.sha256:
+            yield Issue(name, "SHA-256", promised.sha256, found.sha256, "file-digest")
+
+
+def _tensors_agree(manifest: Manifest, found: FoundOutput) -> Iterator[Issue]:
+    yield from compare_specs(manifest.specs(), found.specs())
+    holder = {spec.key: shard.name for shard in found.shards for spec in shard.tensors}
+    for record in manifest.tensors:
+        actual = holder.get(record.spec.key)
+        if actual is not None and actual != record.file:
+            yield Issue(f"tensor {record.spec.key!r}", "shard", record.file, actual, "tensor-file")

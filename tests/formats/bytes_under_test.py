@@ -1,0 +1,86 @@
+"""What the tests of the formats read: pickles of classes that need not be installed, and a reader that watches."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+
+from ckptcore.formats.reader import BytesReader
+
+FLEX = "paddle.distributed.flex_checkpoint.dcp.metadata"
+BEFORE_3_2 = "paddle.distributed.checkpoint.metadata"
+
+
+def _keep_fields(self: Any, **fields: Any) -> None:
+    self.__dict__.update(fields)
+
+
+@contextmanager
+def paddle_classes(module: str = FLEX) -> Iterator[SimpleNamespace]:
+    """The three metadata classes, importable under Paddle's name for as long as the block runs."""
+    parts = module.split(".")
+    modules = {".".join(parts[:i]): ModuleType(".".join(parts[:i])) for i in range(1, len(parts) + 1)}
+    made = SimpleNamespace()
+    for name in ("Metadata", "LocalTensorMetadata", "LocalTensorIndex"):
+        cls = type(name, (), {"__module__": module, "__qualname__": name, "__init__": _keep_fields})
+        setattr(made, name, cls)
+        setattr(modules[module], name, cls)
+    with patch.dict(sys.modules, modules):
+        yield made
+
+
+def pickled_metadata(build: Callable[[Any], Any], *, protocol: int = 4, module: str = FLEX) -> bytes:
+    """The pickle of what ``build`` makes of the classes, by Python's own pickler."""
+    with paddle_classes(module) as classes:
+        return pickle.dumps(build(classes), protocol=protocol)
+
+
+class WatchedReader(BytesReader):
+    """Counts reads, and refuses one that is larger than a window."""
+
+    def __init__(self, data: bytes, *, largest: int = 1 << 20) -> None:
+        super().__init__(data)
+        self._largest = largest
+        self.reads = 0
+        self.bytes_read = 0
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        assert length <= self._largest
+        self.reads += 1
+        data = super().read_at(offset, length)
+        self.bytes_read += len(data)
+        return data
+
+
+def damaged_copies(data: bytes) -> st.SearchStrategy[bytes]:
+    """The data with one to three flips, cuts, insertions or repeats."""
+    return st.lists(_damage(len(data)), min_size=1, max_size=3).map(lambda damages: _apply(data, damages))
+
+
+Damage = tuple[str, int, bytes]
+
+
+def _damage(size: int) -> st.SearchStrategy[Damage]:
+    kinds = st.sampled_from(("set", "insert", "cut", "end"))
+    return st.tuples(kinds, st.integers(0, size), st.binary(min_size=1, max_size=4))
+
+
+def _apply(data: bytes, damages: list[Damage]) -> bytes:
+    for kind, at, new in damages:
+        at = min(at, len(data))
+        if kind == "set":
+            data = data[:at] + new + data[at + len(new) :]
+        elif kind == "insert":
+            data = data[:at] + new + data[at:]
+        elif kind == "cut":
+            data = data[:at] + data[at + len(new) :]
+        else:
+            data = data[:at]
+    return data

@@ -1,0 +1,407 @@
+"""Metadata files of every release: what they say, at every protocol, and each way in which one can be wrong."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptcore.errors import DamagedFile
+from ckptcore.formats.metadata_file import GLOBALS, parse_metadata
+from ckptcore.formats.metadata_records import SpelledRecords
+from ckptcore.formats.pickle_values import Global
+from ckptcore.formats.pickles import read_pickle
+from ckptcore.rules.metadata import Metadata, PieceKey, PieceRecord
+from tests.corpus import Case
+from tests.formats.bytes_under_test import BEFORE_3_2, FLEX, WatchedReader, damaged_copies, pickled_metadata
+
+PIECE_FIELDS = {
+    "2.6": ("global_offset", "local_shape"),
+    "3.0": ("global_offset", "local_shape", "dtype"),
+    "3.3": ("global_offset", "local_shape", "dtype", "global_shape", "is_flattened", "flattened_range"),
+}
+KEY_FIELDS = {
+    "2.6": ("tensor_key", "global_offset"),
+    "3.0": ("tensor_key", "global_offset"),
+    "3.3": ("tensor_key", "global_offset", "is_flattened", "flattened_range", "replica_id", "local_shape"),
+}
+
+
+def parse(data: bytes) -> Metadata:
+    return parse_metadata(WatchedReader(data), "0.metadata")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One piece, as a release would have recorded it."""
+
+    tensor: str
+    fields: dict[str, Any]
+    file: str
+
+    def shown(self, names: tuple[str, ...]) -> dict[str, Any]:
+        return {name: self.fields[name] for name in names}
+
+
+def metadata_of(saved: list[Saved], release: str, *, shared: bool = True, **more: Any) -> Callable[[Any], Any]:
+    def build(classes: Any) -> Any:
+        tensors: dict[str, list[Any]] = {}
+        storage = {}
+        for piece in saved:
+            tensors.setdefault(piece.tensor, []).append(
+                classes.LocalTensorMetadata(**piece.shown(PIECE_FIELDS[release]))
+            )
+            index = piece.shown(KEY_FIELDS[release])
+            if not shared:  # then the pickler spells them anew
+                index = {
+                    name: tuple(list(value)) if isinstance(value, tuple) else value for name, value in index.items()
+                }
+            storage[classes.LocalTensorIndex(**index)] = piece.file
+        if release != "2.6":
+            more.setdefault("flat_mapping", {key: tuple(key.split(".")) for key in tensors})
+        return classes.Metadata(state_dict_metadata=tensors, storage_metadata=storage, **more)
+
+    return build
+
+
+def expected_of(saved: list[Saved], release: str) -> Metadata:
+    tensors: dict[str, tuple[PieceRecord, ...]] = {}
+    storage = []
+    for piece in saved:
+        f: dict[str, Any] = dict.fromkeys(PIECE_FIELDS["3.3"]) | piece.shown(PIECE_FIELDS[release])
+        record = PieceRecord(f["global_offset"], f["local_shape"], f["dtype"], f["global_shape"], f["flattened_range"])
+        tensors[piece.tensor] = (*tensors.get(piece.tensor, ()), record)
+        f = dict.fromkeys(KEY_FIELDS["3.3"]) | piece.shown(KEY_FIELDS[release])
+        key = PieceKey(piece.tensor, f["global_offset"], f["local_shape"], f["flattened_range"], f["replica_id"])
+        storage.append((key, piece.file))
+    nested = {} if release == "2.6" else {key: tuple(key.split(".")) for key in tensors}
+    return Metadata(tensors, tuple(storage), nested)
+
+
+sizes = st.sampled_from((0, 1, 4, 255, 256, 70_000, 2**31 - 1, 2**31, 2**40)) | st.integers(0, 2**62)
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> Saved:
+    rank = draw(st.integers(0, 5))
+    dims = st.lists(sizes, min_size=rank, max_size=rank).map(tuple)
+    flat = draw(st.none() | st.tuples(sizes, sizes).map(sorted).map(tuple))
+    tensor = draw(st.sampled_from(("w", "model.w", "", "层.weight", "k" * 300)))
+    fields = {
+        "tensor_key": tensor,
+        "global_offset": draw(dims),
+        "local_shape": draw(dims),
+        "dtype": "".join(draw(st.sampled_from((("float", "32"), ("bfloat", "16"))))),
+        "global_shape": draw(st.none() | dims),
+        "is_flattened": flat is not None,
+        "flattened_range": flat,
+        "replica_id": draw(st.none() | st.integers(0, 70_000)),
+    }
+    return Saved(tensor, fields, f"{draw(st.integers(0, 3))}_0.distcp")
+
+
+@given(
+    saved=st.lists(pieces(), max_size=12),
+    release=st.sampled_from(tuple(PIECE_FIELDS)),
+    protocol=st.sampled_from((2, 3, 4, 5)),
+    shared=st.booleans(),
+)
+def test_reads_every_release_at_every_protocol(saved: list[Saved], release: str, protocol: int, shared: bool) -> None:
+    module = BEFORE_3_2 if release in ("2.6", "3.0") else FLEX
+    data = pickled_metadata(metadata_of(saved, release, shared=shared), protocol=protocol, module=module)
+    assert parse(data) == expected_of(saved, release)
+
+
+def grid(tensors: int, ranks: int) -> list[Saved]:
+    return [
+        Saved(
+            f"layers.{t}.w",
+            {
+                "tensor_key": f"layers.{t}.w",
+                "global_offset": (0, 4096 * r),
+                "local_shape": (8192, 4096),
+                "dtype": "".join(("bfloat", "16")),
+                "global_shape": (8192, 4096 * ranks),
+                "is_flattened": False,
+                "flattened_range": None,
+                "replica_id": None,
+            },
+            f"{r}_0.distcp",
+        )
+        for t in range(tensors)
+        for r in range(ranks)
+    ]
+
+
+@pytest.mark.parametrize("release", PIECE_FIELDS)
+def test_the_shortcut_reads_nearly_all_records(release: str) -> None:
+    spelled, answers = SpelledRecords(), []
+
+    def counted(window: bytes, start: int, stop: int, cls: Global, memo: list[Any]) -> Any:
+        answer = spelled(window, start, stop, cls, memo)
+        answers.append(answer is not None)
+        return answer
+
+    data = pickled_metadata(metadata_of(grid(100, 20), release))
+    read_pickle(WatchedReader(data), "0.metadata", GLOBALS, counted)
+    assert len(answers) == 4001
+    assert sum(answers) > 3980
+
+
+def test_the_shortcut_changes_nothing() -> None:
+    saved = grid(40, 16)
+    quick, slow = (pickled_metadata(metadata_of(saved, "3.3"), protocol=protocol) for protocol in (4, 2))
+    assert parse(quick) == parse(slow) == expected_of(saved, "3.3")
+
+
+def test_many_pieces_take_little_memory() -> None:
+    data = pickled_metadata(metadata_of(grid(200, 50), "3.3"))
+    tracemalloc.start()
+    try:
+        parse(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 6 * len(data)
+
+
+ONE = Saved(
+    "w",
+    {
+        "tensor_key": "w",
+        "global_offset": (0, 4),
+        "local_shape": (2, 4),
+        "dtype": "float32",
+        "global_shape": (2, 8),
+        "is_flattened": False,
+        "flattened_range": None,
+        "replica_id": 0,
+    },
+    "0_0.distcp",
+)
+
+
+def test_passes_over_what_newer_releases_add() -> None:
+    saved = [ONE, *grid(3, 3)]
+    more = {"model_type": "ernie", "checkpoint_version": 2.5, "paddle_commit_id": None, "nested": {"a": [1, (2, 3)]}}
+
+    def build(classes: Any) -> Any:
+        metadata = metadata_of(saved, "3.3", **more)(classes)
+        for records in metadata.state_dict_metadata.values():
+            for record in records:
+                record.__dict__["added"] = (1, 2, 3, 4)
+        return metadata
+
+    assert parse(pickled_metadata(build)) == expected_of(saved, "3.3")
+
+
+def test_takes_lists_for_tuples_and_no_nesting() -> None:
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in ONE.fields.items()}
+    found = parse(pickled_metadata(metadata_of([Saved("w", listed, "0_0.distcp")], "3.3", flat_mapping=None)))
+    assert found.tensors == expected_of([ONE], "3.3").tensors
+    assert found.storage == expected_of([ONE], "3.3").storage
+    assert found.nested_keys == {}
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "negative offset": ({"global_offset": (-1, 4)}, "global_offset"),
+    "offset of floats": ({"global_offset": (0.0, 4)}, "global_offset"),
+    "offset of booleans": ({"global_offset": (False, True)}, "global_offset"),
+    "no offset": ({"global_offset": None}, "global_offset"),
+    "offset past 2**63": ({"global_offset": (0, 2**63)}, "global_offset"),
+    "shape of another rank": ({"local_shape": (2,)}, "local_shape"),
+    "shape that is text": ({"local_shape": "24"}, "local_shape"),
+    "shape of 65 axes": ({"local_shape": (1,) * 65, "global_offset": (0,) * 65}, "global_offset"),
+    "global shape of another rank": ({"global_shape": (2, 8, 1)}, "global_shape"),
+    "dtype that is a number": ({"dtype": 7}, "dtype"),
+    "flag that is a number": ({"is_flattened": 0}, "is_flattened"),
+    "range without flag": ({"flattened_range": (0, 4)}, "flattened_range"),
+    "flag without range": ({"is_flattened": True}, "flattened_range"),
+    "range backwards": ({"is_flattened": True, "flattened_range": (4, 0)}, "flattened_range"),
+    "range of three": ({"is_flattened": True, "flattened_range": (0, 1, 2)}, "flattened_range"),
+    "negative replica": ({"replica_id": -1}, "replica_id"),
+    "replica that is text": ({"replica_id": "0"}, "replica_id"),
+    "key that is a number": ({"tensor_key": 7}, "tensor_key"),
+}
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize(("fields", "named"), FAULTS.values(), ids=FAULTS)
+def test_refuses_a_wrong_field(fields: dict[str, Any], named: str, protocol: int) -> None:
+    # The third record of its class: at protocol 4 the shortcut is in use by then, and must leave it.
+    saved = [*grid(2, 1), Saved("w", ONE.fields | fields, "0_0.distcp")]
+    with pytest.raises(DamagedFile) as refusal:
+        parse(pickled_metadata(metadata_of(saved, "3.3"), protocol=protocol))
+    assert {issue.where for issue in refusal.value.issues} == {"0.metadata"}
+    assert any(named in issue.what for issue in refusal.value.issues)
+
+
+def build_wrong(**fields: Any) -> Callable[[Any], Any]:
+    def build(classes: Any) -> Any:
+        metadata = metadata_of([ONE], "3.3")(classes)
+        metadata.__dict__.update(fields)
+        return metadata
+
+    return build
+
+
+def shared_list(classes: Any) -> Any:
+    metadata = metadata_of([ONE], "3.3")(classes)
+    metadata.state_dict_metadata["v"] = metadata.state_dict_metadata["w"]
+    return metadata
+
+
+def key_among_pieces(classes: Any) -> Any:
+    metadata = metadata_of([ONE], "3.3")(classes)
+    metadata.state_dict_metadata["w"] += metadata.storage_metadata
+    return metadata
+
+
+def piece_as_key(classes: Any) -> Any:
+    metadata = metadata_of([ONE], "3.3")(classes)
+    metadata.storage_metadata[metadata.state_dict_metadata["w"][0]] = "0_0.distcp"
+    return metadata
+
+
+def without_field(name: str) -> Callable[[Any], Any]:
+    def build(classes: Any) -> Any:
+        metadata = metadata_of([ONE], "3.3")(classes)
+        del metadata.state_dict_metadata["w"][0].__dict__[name]
+        return metadata
+
+    return build
+
+
+STRUCTURES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a dict": (lambda classes: {"state_dict_metadata": {}}, "Paddle's Metadata"),
+    "another class": (lambda classes: classes.LocalTensorIndex(tensor_key="w"), "Paddle's Metadata"),
+    "an object without state": (lambda classes: classes.Metadata(), "Paddle's Metadata"),
+    "no tensors": (build_wrong(state_dict_metadata=None), "state_dict_metadata: expected a dict"),
+    "no storage": (build_wrong(storage_metadata=[]), "storage_metadata: expected a dict"),
+    "nesting that is text": (build_wrong(flat_mapping="w"), "flat_mapping: expected a dict"),
+    "nesting of numbers": (build_wrong(flat_mapping={"w": (1,)}), "flat_mapping of 'w'"),
+    "nesting without end": (build_wrong(flat_mapping={"w": ("a",) * 1001}), "flat_mapping of 'w'"),
+    "tensor key that is a number": (build_wrong(state_dict_metadata={7: []}), "a tensor: expected text, found 7"),
+    "pieces that are a tuple": (build_wrong(state_dict_metadata={"w": ()}), "tensor 'w': expected a list"),
+    "piece that is text": (build_wrong(state_dict_metadata={"w": ["x"]}), "tensor 'w', piece 0: expected a LocalT"),
+    "one list for two tensors": (shared_list, "tensor 'v': expected a list of its pieces"),
+    "an index among pieces": (key_among_pieces, "tensor 'w', piece 1: expected a LocalTensorMetadata"),
+    "a piece as an index": (piece_as_key, "storage_metadata, entry 1: expected a LocalTensorIndex"),
+    "index that is text": (build_wrong(storage_metadata={"w": "0_0.distcp"}), "entry 0: expected a LocalTensorIndex"),
+    "no shape": (without_field("local_shape"), "piece 0: local_shape: expected .* found no such field"),
+    "file that is a number": (
+        lambda classes: build_wrong(storage_metadata={classes.LocalTensorIndex(**ONE.shown(KEY_FIELDS["3.3"])): 7})(
+            classes
+        ),
+        "entry 0: expected a file's name, found 7",
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "text"), STRUCTURES.values(), ids=STRUCTURES)
+def test_refuses_a_wrong_structure(build: Callable[[Any], Any], text: str) -> None:
+    with pytest.raises(DamagedFile, match=text):
+        parse(pickled_metadata(build))
+
+
+def test_reports_every_issue() -> None:
+    wrong = [
+        Saved(f"t{i}", ONE.fields | {"global_offset": (-1, i), "tensor_key": f"t{i}"}, "0_0.distcp") for i in range(5)
+    ]
+    with pytest.raises(DamagedFile) as refusal:
+        parse(pickled_metadata(metadata_of(wrong, "3.3")))
+    assert len(refusal.value.issues) == 10  # five pieces and five indexes
+
+
+def text(value: str) -> bytes:
+    return b"\x8c" + bytes([len(value)]) + value.encode()
+
+
+START = b"\x80\x04" + text(FLEX) + b"\x94"
+EVIL = {
+    "field twice": START + text("Metadata") + b"\x93)\x81}(" + (text("storage_metadata") + b"}") * 2 + b"ub.",
+    "tensor twice": START
+    + (text("Metadata") + b"\x93)\x81}(" + text("state_dict_metadata") + b"}(" + (text("w") + b"]") * 2)
+    + (b"u" + text("storage_metadata") + b"}ub."),
+    "pieces that hold themselves": START
+    + (text("Metadata") + b"\x93)\x81}(" + text("state_dict_metadata") + b"}" + text("w") + b"]\x94h\x01as")
+    + (text("storage_metadata") + b"}ub."),
+    "a piece that is its own state": START
+    + (text("LocalTensorMetadata") + b"\x93)\x81\x94}(" + text("global_offset") + b"h\x01ub."),
+    "a key of a million tuples": START
+    + (text("Metadata") + b"\x93)\x81}(" + text("state_dict_metadata") + b"}(" + b")" + b"\x85" * 1_000_000)
+    + (b"]u" + text("storage_metadata") + b"}ub."),
+    "a name from elsewhere": b"\x80\x04" + text("paddle") + text("Metadata") + b"\x93)\x81}b.",
+}
+
+
+@pytest.mark.parametrize("data", EVIL.values(), ids=EVIL)
+def test_refuses_what_no_pickler_writes(data: bytes) -> None:
+    with pytest.raises(DamagedFile):
+        parse(data)
+
+
+def test_records_that_disagree_on_their_layout_are_read() -> None:
+    names = tuple(reversed(PIECE_FIELDS["3.3"]))
+
+    def build(classes: Any) -> Any:
+        metadata = metadata_of(grid(6, 2), "3.3")(classes)
+        for records in list(metadata.state_dict_metadata.values())[3:]:
+            for record in records:
+                record.__dict__.update({name: record.__dict__.pop(name) for name in names})
+        return metadata
+
+    assert parse(pickled_metadata(build)) == expected_of(grid(6, 2), "3.3")
+
+
+SAMPLE = pickled_metadata(metadata_of([ONE, *grid(4, 2)], "3.3"))
+
+
+@given(data=damaged_copies(SAMPLE))
+def test_damage_gives_metadata_or_a_refusal(data: bytes) -> None:
+    try:
+        found = parse(data)
+    except DamagedFile:
+        return
+    assert all(type(record) is PieceRecord for records in found.tensors.values() for record in records)
+    assert all(type(key) is PieceKey and type(file) is str for key, file in found.storage)
+
+
+def test_every_cut_is_noticed() -> None:
+    for at in range(len(SAMPLE)):
+        with pytest.raises(DamagedFile):
+            parse(SAMPLE[:at])
+
+
+UNREADABLE = {
+    "b_evil_meta",
+    "b_meta_empty",
+    "b_meta_garbage",
+    "b_meta_not_metadata",
+    "b_meta_trunc_1",
+    "b_meta_trunc_half",
+}
+
+
+def test_corpus(corpus_case: Case) -> None:
+    for path in sorted(corpus_case.checkpoint.glob("*.metadata")):
+        data = path.read_bytes()
+        if corpus_case.name in UNREADABLE:
+            with pytest.raises(DamagedFile):
+                parse(data)
+        else:
+            found = parse(data)
+            assert found.tensors
+            assert found.storage
+
+
+def test_nothing_is_imported_for_a_name() -> None:
+    data = pickle.dumps(pickle.Unpickler, protocol=4)
+    with pytest.raises(DamagedFile, match="names '_pickle' 'Unpickler', which no such file needs; nothing was run"):
+        parse(data)
