@@ -71,8 +71,24 @@ class StorageError(CheckpointError, OSError):
     """The file system refused an operation (permission, I/O error, vanished directory)."""
 
 
+class PaddleMissing(CheckpointError, ImportError):
+    """Paddle tensors were asked for, and Paddle cannot be imported."""
+
+
+class TargetMismatch(CheckpointError, ValueError):
+    """The tensors to be filled are not those of the checkpoint: keys, shapes, dtypes or placements."""
+
+
+class RanksDisagree(CheckpointError, RuntimeError):
+    """The ranks of one job chose different versions, or one of them refused; none of them loads."""
+
+
 class ReleaseInvalid(CheckpointError, ValueError):
     """What was written is not what the plan, the manifest or the expectations say."""
+
+
+class InvalidExpectations(CheckpointError, ValueError):
+    """A document of expected names, shapes and dtypes does not say what it must."""
 
 
 class ReleaseNotFound(CheckpointError, FileNotFoundError):

@@ -1,0 +1,44 @@
+"""One line of progress on a terminal, for merges that take longer than a glance."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+from ckptcore.rules.merge_plan import MergePlan
+from ckptcore.rules.sizes import format_size
+
+_REDRAW_SECONDS = 0.2
+
+
+class Progress:
+    """Counts finished bytes from any thread and redraws ``tensors, GB, GB/s, time left``; silent where stderr is no terminal."""
+
+    def __init__(self, plan: MergePlan) -> None:
+        self._total = sum(shard.size_bytes - len(shard.header) for shard in plan.shards)
+        self._tensors = sum(len(shard.tensors) for shard in plan.shards)
+        self._is_shown = sys.stderr.isatty()
+        self._start = self._drawn = time.monotonic()
+        self._done = 0
+        self._mutex = threading.Lock()
+
+    def __call__(self, size_bytes: int) -> None:
+        with self._mutex:
+            self._done += size_bytes
+            now = time.monotonic()
+            if self._is_shown and (now - self._drawn >= _REDRAW_SECONDS or self._done >= self._total):
+                self._drawn = now
+                self._draw(now - self._start)
+
+    def _draw(self, seconds: float) -> None:
+        rate = self._done / seconds if seconds else 0.0
+        left = (self._total - self._done) / rate if rate else 0.0
+        share = self._done / self._total if self._total else 1.0
+        sys.stderr.write(
+            f"\r\x1b[K{share:4.0%} of {self._tensors:,} tensors  {format_size(self._done)} of {format_size(self._total)}"
+            f"  {format_size(rate)}/s  {left:.0f} s left"
+        )
+        if self._done >= self._total:
+            sys.stderr.write("\n")
+        sys.stderr.flush()

@@ -1,0 +1,78 @@
+"""The whole lifecycle in one call, without Prefect: detect, verify, plan, merge, validate, publish.
+
+The flow in ``flows/merge_and_publish.py`` chains the same verbs as tasks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ckptcore.detecting import newest_verified
+from ckptcore.merging import ignore_progress, plan
+from ckptcore.publishing import Published, Staged, companions_of, discard, publish_staged, stage
+from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan
+from ckptcore.rules.release import DEFAULT_ALIAS
+from ckptcore.rules.selection import Selection
+from ckptcore.rules.shapes import Expectation
+from ckptcore.rules.validation import ValidationReport
+from ckptcore.storage.copier import OnProgress
+from ckptcore.validating import require_valid, validate
+from ckptcore.verifying import Verified
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which version of a source to take, and what of it. ``step`` and ``unique_id`` None mean the newest complete."""
+
+    source: str
+    component: str | None = None
+    step: int | None = None
+    unique_id: int | None = None
+    selection: Selection = Selection()
+    max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+
+    def verified(self) -> Verified:
+        return newest_verified(self.source, self.component, self.step, self.unique_id)
+
+    def planned(self) -> MergePlan:
+        """The plan for the chosen version, verified now."""
+        return plan(self.verified().checkpoint, selection=self.selection, max_shard_bytes=self.max_shard_bytes)
+
+
+def unwatched(plan: MergePlan) -> OnProgress:
+    """For those who do not look at progress."""
+    return ignore_progress
+
+
+def run(
+    choice: Choice,
+    registry: str | os.PathLike[str],
+    name: str,
+    *,
+    alias: str = DEFAULT_ALIAS,
+    attach: Sequence[str | os.PathLike[str]] = (),
+    expectations: Sequence[Expectation] = (),
+    on_plan: Callable[[MergePlan], OnProgress] = unwatched,
+) -> Published:
+    """Publish the chosen version as a release of ``name``; where that release stands already, nothing is done.
+
+    ``on_plan`` is told the plan and gives the callback that is told each written block.
+    Raises a :class:`CheckpointError` leaf for whatever refuses it; then nothing is visible that was not before.
+    """
+    planned = choice.planned()
+    companions = [*companions_of(planned.directory), *attach]
+    staged = stage(planned, registry, name, attach=companions, on_progress=on_plan(planned))
+    if not staged.already_published:
+        validate_staged(staged, expectations)
+    return publish_staged(staged, alias=alias)
+
+
+def validate_staged(staged: Staged, expectations: Sequence[Expectation]) -> ValidationReport:
+    """Re-read a staged release; one that is not as promised is thrown away, so that the next run writes it anew."""
+    report = validate(staged.path, expectations=expectations)
+    if report.issues:
+        discard(staged)
+    require_valid(report)
+    return report

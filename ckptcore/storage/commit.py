@@ -1,0 +1,151 @@
+"""Make a finished directory visible at once, or not at all: staging, locks, renames, symlinks, appended lines.
+
+Every function leaves the disk in the old state or the new one, also when the process is killed inside it. Names
+and order of the steps are the callers'.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ckptcore.errors import Busy, NotEnoughSpace, OutputExists, StorageError
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+
+
+def storage_error(error: OSError, doing: str) -> StorageError | NotEnoughSpace:
+    """The refusal for an operating system error, with what was being done."""
+    text = f"{doing}: {error.strerror or error}"
+    return NotEnoughSpace(text) if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError(text)
+
+
+@contextmanager
+def reported(doing: str) -> Iterator[None]:
+    """Turns an OSError inside the block into :class:`StorageError` or :class:`NotEnoughSpace`."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, (StorageError, NotEnoughSpace, OutputExists, Busy)):
+            raise
+        raise storage_error(error, doing) from error
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[None]:
+    """Hold the advisory lock of the file ``path`` (made if missing, and left: removing a lock file races).
+
+    The kernel drops it when the process dies. Without ``wait``, raises :class:`Busy` where another holds it.
+    """
+    with reported(f"{path}: locking"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                raise Busy(f"{path}: another process is writing the same output") from error
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Create ``path`` with ``data`` on disk; it must not exist."""
+    with reported(f"{path}: writing"):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable."""
+    with reported(f"{path}: syncing"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add one line durably; the caller holds the lock. A line that a crash cut short is closed first."""
+    with reported(f"{path}: appending"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def point_symlink(link: Path, target: str) -> None:
+    """Make ``link`` a symlink to ``target``, replacing what it pointed to in one step. The caller holds the lock."""
+    aside = link.with_name(f".{link.name}.new")
+    with reported(f"{link}: pointing it to {target}"):
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(target)
+        os.replace(aside, link)
+    sync_directory(link.parent)
+
+
+def appear(staged: Path, path: Path, *, overwrite: bool) -> None:
+    """Move the finished directory ``staged`` to ``path`` in one step. Both must be on one file system.
+
+    What is at ``path`` is exchanged for it and then deleted with ``overwrite``, else :class:`OutputExists`.
+    """
+    with reported(f"{path}: moving the finished output into place"):
+        try:
+            _rename(staged, path, _RENAME_NOREPLACE)
+        except FileExistsError as error:
+            if not overwrite:
+                raise OutputExists(f"{path} exists already") from error
+            _rename(staged, path, _RENAME_EXCHANGE)
+            remove_tree(staged)
+    sync_directory(path.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a file or directory that no reader can see any more; nothing there is fine."""
+    with reported(f"{path}: deleting"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _rename(source: Path, target: Path, flags: int) -> None:
+    """Linux's ``renameat2``; where the file system lacks it (some network ones), the nearest plain renames."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        raise OSError(code, os.strerror(code), str(target))
+    if flags == _RENAME_NOREPLACE:
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+        os.rename(source, target)
+        return
+    aside = target.with_name(f".{target.name}.old")
+    remove_tree(aside)
+    os.rename(target, aside)
+    os.rename(source, target)
+    os.rename(aside, source)

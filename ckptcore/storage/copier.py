@@ -1,0 +1,245 @@
+"""The executor: write the shards of a plan, block by block, hashing each byte while it is in cache.
+
+Workers take blocks in file order, fill them from the rank files and write them at their place; each shard's blocks
+are hashed in order by whichever worker finds the next one finished. Memory is a fixed set of buffers whatever the size
+of the checkpoint, a tensor or a shard. Staging, names and commit are ``commit``'s.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+
+from ckptcore.errors import NotEnoughSpace, StorageError
+from ckptcore.rules.blocks import Block, Fill, blocks
+from ckptcore.rules.manifest import FileRecord
+from ckptcore.rules.merge_plan import MergePlan, PlannedShard
+from ckptcore.storage.gather import gather
+from ckptcore.storage.readers import ReaderPool
+
+OnProgress = Callable[[int], None]
+
+# All buffers of one merge together. Larger buffers gained nothing in the benchmark; smaller ones cost calls.
+BUFFER_BUDGET_BYTES = 40 << 20
+MAX_BLOCK_BYTES = 4 << 20
+MAX_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    threads: int
+    buffers: int
+    block_bytes: int
+    lanes: int
+
+
+def _sizes(shards: int) -> _Sizes:
+    """One block in work and one scratch for each thread, and spare blocks that wait for their turn to be hashed."""
+    threads = max(2, min(MAX_THREADS, len(os.sched_getaffinity(0))))
+    buffers = threads + 2
+    block = min(MAX_BLOCK_BYTES, BUFFER_BUDGET_BYTES // (buffers + threads)) & ~4095
+    # A shard is hashed by one thread at a time; filling and hashing cost about the same, so two threads a shard.
+    return _Sizes(threads, buffers, block, max(1, min(shards, threads // 2)))
+
+
+class _Lane:
+    """One shard being written: its descriptor, its blocks to come, and its hash over the blocks done so far."""
+
+    def __init__(self, shard: PlannedShard, path: Path, block_bytes: int, digests: bool) -> None:
+        self.shard, self.path = shard, path
+        self.blocks = enumerate(blocks(shard, max_bytes=block_bytes))
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self.sha = hashlib.sha256() if digests else None
+        self.taken = self.finished = self.next_to_hash = 0
+        self.exhausted = False
+        self._waiting: dict[int, tuple[memoryview, memoryview]] = {}
+        self._mutex = threading.Lock()
+        self._hashing = False
+        _write_all(self.descriptor, memoryview(shard.header), 0, path)
+        if self.sha is not None:
+            self.sha.update(shard.header)
+
+    def finish(self, number: int, data: memoryview, buffer: memoryview, free: SimpleQueue[memoryview]) -> None:
+        """Hash block ``number`` when its turn comes, with all that follow and are ready, and free their buffers."""
+        if self.sha is None:
+            free.put(buffer)
+            return
+        with self._mutex:
+            self._waiting[number] = (data, buffer)
+            if self._hashing:
+                return
+            self._hashing = True
+        while True:
+            with self._mutex:
+                ready = self._waiting.pop(self.next_to_hash, None)
+                if ready is None:
+                    self._hashing = False
+                    return
+                self.next_to_hash += 1
+            self.sha.update(ready[0])
+            free.put(ready[1])
+
+
+class _Writer:
+    """The state that the workers of one merge share."""
+
+    def __init__(
+        self,
+        plan: MergePlan,
+        shards: Sequence[PlannedShard],
+        directory: Path,
+        readers: ReaderPool,
+        digests: bool,
+        fsync: bool,
+        on_progress: OnProgress,
+    ) -> None:
+        self.plan, self.directory, self.readers = plan, directory, readers
+        self.digests, self.fsync, self.on_progress = digests, fsync, on_progress
+        self.sizes = _sizes(len(shards))
+        self.records: dict[str, FileRecord] = {}
+        self.stopped = threading.Event()
+        self._pending = iter(shards)
+        self._lanes: list[_Lane] = []
+        self._unclosed: set[_Lane] = set()
+        self._turn = 0
+        self._mutex = threading.Lock()
+        self.free: SimpleQueue[memoryview] = SimpleQueue()
+        for _ in range(self.sizes.buffers):
+            self.free.put(memoryview(bytearray(self.sizes.block_bytes)))
+
+    def take(self) -> tuple[_Lane, int, Block] | None:
+        """The next block, the open shards in turn; opens the next shard where one has no blocks left."""
+        with self._mutex:
+            while True:
+                while len(self._lanes) < self.sizes.lanes and (shard := next(self._pending, None)) is not None:
+                    lane = _Lane(shard, self.directory / shard.name, self.sizes.block_bytes, self.digests)
+                    self._lanes.append(lane)
+                    self._unclosed.add(lane)
+                if not self._lanes:
+                    return None
+                lane = self._lanes[self._turn % len(self._lanes)]
+                self._turn += 1
+                taken = next(lane.blocks, None)
+                if taken is not None:
+                    lane.taken += 1
+                    return lane, *taken
+                lane.exhausted = True
+                self._lanes.remove(lane)
+                if lane.finished == lane.taken:
+                    self._close(lane)
+
+    def finished(self, lane: _Lane) -> None:
+        with self._mutex:
+            lane.finished += 1
+            if lane.exhausted and lane.finished == lane.taken:
+                self._close(lane)
+
+    def _close(self, lane: _Lane) -> None:
+        if self.fsync:
+            os.fsync(lane.descriptor)
+        os.close(lane.descriptor)
+        self._unclosed.remove(lane)
+        digest = lane.sha.hexdigest() if lane.sha is not None else ""
+        self.records[lane.shard.name] = FileRecord(lane.shard.name, lane.shard.size_bytes, digest)
+
+    def work(self) -> None:
+        scratch = memoryview(bytearray(self.sizes.block_bytes))
+        try:
+            while not self.stopped.is_set():
+                # The buffer comes first: then a block that is taken never waits, and the blocks before it finish.
+                buffer = self.free.get()
+                taken = self.take()
+                if taken is None or self.stopped.is_set():
+                    self.free.put(buffer)
+                    return
+                lane, number, block = taken
+                data = buffer[: block.size_bytes]
+                for fill in block.fills:
+                    self._fill(fill, data, scratch)
+                _write_all(lane.descriptor, data, block.offset, lane.path)
+                lane.finish(number, data, buffer, self.free)
+                self.finished(lane)
+                self.on_progress(block.size_bytes)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        self.stopped.set()
+        # Wake the workers that wait for a buffer: they see the stop and return.
+        for _ in range(self.sizes.threads):
+            self.free.put(memoryview(b""))
+
+    def _fill(self, fill: Fill, data: memoryview, scratch: memoryview) -> None:
+        for copy, part in fill.parts:
+            stored = np.dtype(copy.array.dtype)
+            native = stored.newbyteorder("<") if stored.itemsize > 1 else stored
+            size = fill.slab.volume * native.itemsize
+            slab = np.frombuffer(data[fill.start : fill.start + size], dtype=native).reshape(fill.slab.shape)
+            low = tuple(
+                slice(a - s, a - s + n) for a, s, n in zip(part.offset, fill.slab.offset, part.shape, strict=True)
+            )
+            with self.readers.opened(copy.file) as reader:
+                gather(reader, copy, part, slab[(*low, ...)], scratch)
+
+    def close_all(self) -> None:
+        for lane in self._unclosed:
+            os.close(lane.descriptor)
+
+
+def write_shards(
+    plan: MergePlan,
+    shards: Sequence[PlannedShard],
+    directory: Path,
+    *,
+    digests: bool,
+    fsync: bool,
+    on_progress: OnProgress,
+) -> tuple[FileRecord, ...]:
+    """Write ``shards`` of ``plan`` as new files in ``directory``; their sizes and SHA-256 (empty without ``digests``).
+
+    Deterministic: the same plan over the same source gives the same bytes. ``on_progress`` is told the bytes of each
+    finished block, from any thread. Raises :class:`NotEnoughSpace`, :class:`StorageError` or :class:`DamagedFile`;
+    partial files are left for the caller, who owns the directory.
+    """
+    with ReaderPool(Path(plan.directory), plan.inputs) as readers:
+        writer = _Writer(plan, shards, directory, readers, digests, fsync, on_progress)
+        try:
+            with ThreadPoolExecutor(writer.sizes.threads, thread_name_prefix="merge") as pool:
+                futures = [pool.submit(writer.work) for _ in range(writer.sizes.threads)]
+                try:
+                    wait(futures)
+                except BaseException:
+                    # Ctrl-C in this thread: the workers end at their next block instead of finishing the merge.
+                    writer.stop()
+                    raise
+            for future in futures:
+                future.result()
+        finally:
+            writer.close_all()
+    return tuple(writer.records[shard.name] for shard in shards)
+
+
+def _write_all(descriptor: int, data: memoryview, offset: int, path: Path) -> None:
+    while data:
+        try:
+            written = os.pwrite(descriptor, data, offset)
+        except OSError as error:
+            raise _write_error(error, path, offset) from error
+        data, offset = data[written:], offset + written
+
+
+def _write_error(error: OSError, path: Path, offset: int) -> StorageError | NotEnoughSpace:
+    where = f"{path}: writing at byte {offset:,} failed: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NotEnoughSpace(where)
+    return StorageError(where)

@@ -1,0 +1,69 @@
+"""A directory in which an output is prepared, beside the place where it will appear, held by one process at a time.
+
+The name is the caller's and the same for the same output, so that what a killed process left is found and cleared
+(or finished) by the next. The lock lies inside and goes before the directory is moved into place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ckptcore.errors import Busy
+from ckptcore.storage.commit import appear, remove_tree, reported
+
+_LOCK = ".lock"
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold the staging directory ``path``, made if missing. Raises :class:`Busy` where another process holds it."""
+    descriptor = _lock(path)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    """The locked descriptor of the directory's lock file, of the directory that is at ``path`` now."""
+    while True:
+        with reported(f"{path}: preparing the staging directory"):
+            path.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:
+                continue  # its holder moved the directory into place between the two calls
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                current = os.stat(path / _LOCK)
+            except BlockingIOError as error:
+                os.close(descriptor)
+                raise Busy(f"{path}: another process is writing the same output") from error
+            except FileNotFoundError:
+                os.close(descriptor)
+                continue
+            except BaseException:
+                os.close(descriptor)
+                raise
+            if os.path.samestat(current, os.fstat(descriptor)):
+                return descriptor
+            os.close(descriptor)
+
+
+def clear(path: Path) -> None:
+    """Delete what an earlier process left in a held staging directory."""
+    with reported(f"{path}: clearing what an earlier run left"):
+        leftovers = [entry for entry in path.iterdir() if entry.name != _LOCK]
+    for entry in leftovers:
+        remove_tree(entry)
+
+
+def commit(path: Path, target: Path, *, overwrite: bool) -> None:
+    """Move a held, finished staging directory to ``target`` in one step; see :func:`~ckptcore.storage.commit.appear`."""
+    with reported(f"{path}: releasing the staging directory"):
+        (path / _LOCK).unlink(missing_ok=True)
+    appear(path, target, overwrite=overwrite)
