@@ -1,0 +1,111 @@
+# `make demo` and `make test` do everything on a machine that has git, make and Python 3.11 with its venv module.
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+
+SUPPORTED := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+find_python = $(shell for python in $(1); do \
+	"$$python" -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo "$$python"; break; }; done)
+
+# The oldest Python that is supported and here; PYTHON=… chooses another.
+PYTHON ?= $(call find_python,python3.11 python3.12 python3.13 python3)
+# The newest one here, on the path or installed by pyenv or uv: the fast suite runs on it too.
+NEWEST ?= $(call find_python,python3.13 $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python3.13) \
+	$(wildcard $(HOME)/.local/share/uv/python/cpython-3.13*/bin/python3.13) \
+	python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12))
+
+VENV := .venv
+PIP_INSTALL = python -m pip install -qq --disable-pip-version-check -c requirements.lock
+LOCKED := pyproject.toml requirements.lock Makefile
+
+# Nothing that is run from here sends anything anywhere, or touches the Prefect state of the person who runs it.
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK := 1
+DEMO_PREFECT_HOME := $(CURDIR)/demo/prefect
+
+FAST_SUITE := pytest -m "not paddle"
+
+.PHONY: help demo test test-oldest test-newest test-paddle lint format types contracts bench lock clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+demo: $(VENV)/runtime.stamp ## the whole lifecycle on the small Llama run that ships with the tests
+	PREFECT_HOME=$(DEMO_PREFECT_HOME) $(VENV)/bin/ckpt run tests/data/llama-run demo/registry --name llama --flow
+	@echo
+	@release=$$($(VENV)/bin/ckpt resolve demo/registry llama) && echo "The release is at $$release and holds:" && ls -l "$$release/"
+
+test: test-oldest test-newest ## the fast suite, on the oldest Python with coverage and on the newest one here
+
+test-oldest: $(VENV)/dev.stamp
+	$(VENV)/bin/$(FAST_SUITE) --cov --cov-report=
+	@$(VENV)/bin/coverage report --include='ckptcore/rules/*,ckptcore/formats/*' --fail-under=95
+
+ifeq ($(NEWEST),)
+test-newest:
+	@echo "No Python 3.12 or 3.13 here: the suite ran on the oldest alone."
+else
+test-newest: .venv-newest/dev.stamp
+	.venv-newest/bin/$(FAST_SUITE)
+endif
+
+test-paddle: .venv-paddle/dev.stamp ## the cross-check against Paddle itself (CPU wheel)
+	.venv-paddle/bin/pytest -m paddle
+
+lint: $(VENV)/dev.stamp ## ruff: rules and formatting
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+format: $(VENV)/dev.stamp ## let ruff mend what it can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+types: $(VENV)/dev.stamp ## mypy, strict
+	$(VENV)/bin/mypy
+
+contracts: $(VENV)/dev.stamp ## the direction of imports
+	$(VENV)/bin/lint-imports
+
+bench: $(VENV)/dev.stamp ## merge against cp, Paddle and torch; prints a table, writes bench-results.json
+	$(VENV)/bin/python -m tests.bench
+
+lock: ## write requirements.lock anew; pins stay unless pyproject.toml or UPGRADE=1 moves them
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch" && \
+	"$$scratch/bin/python" -m pip install -qq --disable-pip-version-check uv && \
+	"$$scratch/bin/uv" pip compile --quiet --universal --python-version 3.11 --extra dev --extra paddle \
+		--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
+		$(if $(UPGRADE),--upgrade) -o requirements.lock pyproject.toml
+
+clean: ## remove everything that was made here
+	rm -rf .venv .venv-newest .venv-paddle demo build dist .coverage bench-results.json
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find ckptcore flows tasks tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Virtual environments. A stamp is younger than the files that say what to install, or the install is repeated.
+# $(call make_venv,DIRECTORY,PYTHON)
+define make_venv
+	@test -n "$(2)" || { echo "No Python 3.11, 3.12 or 3.13 with venv and ensurepip found. On Debian or Ubuntu:" \
+		"apt-get install python3.11 python3.11-venv. Or say where it is: make PYTHON=/path/to/python3.11 …" >&2; exit 1; }
+	@echo "Installing into $(1), with $(2): about a minute"
+	@test -x $(1)/bin/pip || $(2) -m venv --clear $(1)
+endef
+
+$(VENV)/runtime.stamp: $(LOCKED)
+	$(call make_venv,$(VENV),$(PYTHON))
+	@$(VENV)/bin/$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/dev.stamp: $(LOCKED)
+	$(call make_venv,$(VENV),$(PYTHON))
+	@$(VENV)/bin/$(PIP_INSTALL) -e '.[dev]'
+	@touch $(VENV)/runtime.stamp $@
+
+.venv-newest/dev.stamp: $(LOCKED)
+	$(call make_venv,.venv-newest,$(NEWEST))
+	@.venv-newest/bin/$(PIP_INSTALL) -e '.[dev]'
+	@touch $@
+
+.venv-paddle/dev.stamp: $(LOCKED)
+	$(call make_venv,.venv-paddle,$(PYTHON))
+	@.venv-paddle/bin/$(PIP_INSTALL) -e '.[dev,paddle]'
+	@touch $@

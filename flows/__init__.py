@@ -1,0 +1,1 @@
+"""The lifecycle as Prefect flows, each read from top to bottom. Their steps are ``tasks``."""

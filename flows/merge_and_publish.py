@@ -1,0 +1,91 @@
+"""The whole lifecycle as one flow: detect, verify, plan, merge, validate, publish.
+
+What each step does is ``ckptcore``'s, how it shows in Prefect is ``tasks``'s. The same without Prefect is
+``ckptcore.lifecycle``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+from pydantic import AfterValidator, Field
+
+from ckptcore.expecting import read_expectations
+from ckptcore.publishing import Published
+from ckptcore.rules.release import DEFAULT_ALIAS
+from ckptcore.rules.selection import Selection
+from ckptcore.rules.sizes import parse_size
+from tasks.detect import detect
+from tasks.merge import merge
+from tasks.plan import plan
+from tasks.publish import publish
+from tasks.validate import validate
+from tasks.verify import verify
+
+
+def _checked_size(text: str) -> str:
+    parse_size(text)
+    return text
+
+
+Natural = Annotated[int, Field(ge=0)]
+Size = Annotated[str, AfterValidator(_checked_size)]
+
+
+@flow(name="merge-and-publish", flow_run_name="{name}")
+def merge_and_publish(
+    source: str,
+    registry: str,
+    name: str,
+    component: str | None = None,
+    step: Natural | None = None,
+    unique_id: Natural | None = None,
+    prefixes: tuple[str, ...] = (),
+    keep_prefix: bool = False,
+    include: tuple[str, ...] = (),
+    exclude: tuple[str, ...] = (),
+    max_shard_size: Size = "5GB",
+    alias: str = DEFAULT_ALIAS,
+    attach: tuple[str, ...] = (),
+    expect: str | None = None,
+) -> Published:
+    """Publish a version of a training run as a release of a name. Where that release stands already, nothing is done.
+
+    Whatever refuses it fails the run, with every issue in its message, and leaves nothing visible that was not before.
+
+    Args:
+        source: A directory of rank files, a step, or a run of `checkpoint-<step>/` directories.
+        registry: The directory that holds the releases.
+        name: The name to publish under.
+        component: `model_state`, `optimizer_state`, …; if not given, `model_state` where it exists.
+        step: The training step; if not given, the newest that is complete.
+        unique_id: Paddle's unique_id; if not given, the newest that is complete.
+        prefixes: Take only the keys under these dotted prefixes.
+        keep_prefix: Keep the prefix in the names of the release.
+        include: Take only keys that match one of these globs.
+        exclude: Leave out keys that match one of these globs.
+        max_shard_size: The largest shard: 500MB, 5GB, 2GiB.
+        alias: The alias to move to the release.
+        attach: Files to put into the release; configuration and tokenizer beside the source are found.
+        expect: A YAML file of expected names, shapes, dtypes and counts.
+    """
+    expectations = read_expectations(None if expect is None else Path(expect))
+    version = detect(source, component, step, unique_id)
+    _name_this_run(f"{name}: {version.label}")
+    verify(version)
+    selection = Selection(prefixes, keep_prefix, include, exclude)
+    planned = plan(version, selection, parse_size(max_shard_size))
+    staged = merge(planned, registry, name, attach)
+    if not staged.already_published:
+        validate(staged, expectations)
+    return publish(staged, alias)
+
+
+def _name_this_run(text: str) -> None:
+    """Name the flow run by its version, which is known only once it is detected."""
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(flow_run.id, name=text)

@@ -1,0 +1,92 @@
+"""Run the flow once from a command, with or without a Prefect server.
+
+Without one, Prefect starts a temporary server for the run and keeps its records in ``PREFECT_HOME``. Prefect is
+imported only after it was told to send nothing anywhere; an environment that says otherwise is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from ckptcore.lifecycle import Choice
+    from ckptcore.publishing import Published
+
+_ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # Its first start makes a database, which takes a busy machine longer than the 20 seconds that Prefect waits for.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+}
+_RECORDING_SECONDS = 10.0
+_POLL_SECONDS = 0.2
+
+
+def run_as_flow(
+    choice: Choice,
+    registry: str | os.PathLike[str],
+    name: str,
+    *,
+    alias: str,
+    attach: Sequence[str | os.PathLike[str]] = (),
+    expect: str | os.PathLike[str] | None = None,
+) -> Published:
+    """What :func:`ckptcore.run` does, as a run of the flow. Raises what refused it; the run is then failed."""
+    for setting, value in _ENVIRONMENT.items():
+        os.environ.setdefault(setting, value)
+    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+    from flows.merge_and_publish import merge_and_publish
+
+    has_server = bool(PREFECT_API_URL.value())
+    # Nobody watches for the heartbeats of a run whose server ends with it, and stopping them takes a second.
+    with temporary_settings({} if has_server else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        state = merge_and_publish(
+            # Absolute, so that a retry from elsewhere means the same.
+            source=os.path.abspath(choice.source),
+            registry=os.path.abspath(registry),
+            name=name,
+            component=choice.component,
+            step=choice.step,
+            unique_id=choice.unique_id,
+            prefixes=choice.selection.prefixes,
+            keep_prefix=choice.selection.keep_prefix,
+            include=choice.selection.include,
+            exclude=choice.selection.exclude,
+            max_shard_size=str(choice.max_shard_bytes),
+            alias=alias,
+            attach=tuple(os.path.abspath(path) for path in attach),
+            expect=None if expect is None else os.path.abspath(expect),
+            return_state=True,
+        )
+        if not has_server and state.state_details.flow_run_id is not None:
+            _wait_until_recorded(state.state_details.flow_run_id)
+    published: Published = state.result()
+    return published
+
+
+def _wait_until_recorded(flow_run_id: UUID) -> None:
+    """Wait until the temporary server has written down the task runs, which it does after they are over.
+
+    It is stopped when this process exits; what it has not recorded by then is lost, and it complains on the terminal.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.events.worker import EventsWorker
+
+    EventsWorker.drain_all(at_exit=False)
+    runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+    deadline = time.monotonic() + _RECORDING_SECONDS
+    before = -1
+    with get_client(sync_client=True) as client:
+        while time.monotonic() < deadline:
+            recorded = client.read_task_runs(flow_run_filter=runs)
+            if len(recorded) == before and all(run.state is not None and run.state.is_final() for run in recorded):
+                return
+            before = len(recorded)
+            time.sleep(_POLL_SECONDS)

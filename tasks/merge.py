@@ -1,0 +1,30 @@
+"""Merge: write the planned release into the registry, where nobody sees it yet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+
+from ckptcore.publishing import Staged, companions_of, stage
+from tasks.artifacts import artifact_key
+from tasks.lifecycle_task import lifecycle_task
+from tasks.plan import PlannedMerge
+from tasks.progress import MergeProgress
+
+
+@lifecycle_task
+def merge(planned: PlannedMerge, registry: str, name: str, attach: Sequence[str] = ()) -> Staged:
+    """The staged release of ``name``, with the files to ``attach`` and those found beside the source.
+
+    Nothing is written where that release is published already. Refuses a source that is not what was planned.
+    """
+    made = planned.again()
+    companions: list[str | os.PathLike[str]] = [*companions_of(made.directory), *attach]
+    with MergeProgress(made, artifact_key("merge", name)) as progress:
+        staged = stage(made, registry, name, attach=companions, flow_run=str(flow_run.id or ""), on_progress=progress)
+    done = "is published already" if staged.already_published else f"is staged at {staged.path}"
+    get_run_logger().info("%s@%s %s", name, staged.release, done)
+    return staged
