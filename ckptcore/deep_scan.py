@@ -14,7 +14,7 @@ from ckptcore.errors import DamagedFile, StorageError
 from ckptcore.formats.payload_scan import NonFiniteCount, comparable, first_difference, has_non_finite, scan_file
 from ckptcore.header_scan import OnProgress, rank_label, require_read
 from ckptcore.rules.issues import Issue
-from ckptcore.rules.located import LocatedPiece, LocatedTensor
+from ckptcore.rules.located import LocatedTensor, ReplicaPair
 from ckptcore.rules.stored import StoredArray
 from ckptcore.rules.verification import DeepFindings, NonFinite
 from ckptcore.rules.versions import Version
@@ -41,15 +41,6 @@ class _FileResult:
     counts: tuple[NonFiniteCount, ...] = ()
     issues: tuple[Issue, ...] = ()
     refusal: StorageError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaPair:
-    """A replica and the piece of the same tensor, box and range that a merge reads instead of it."""
-
-    key: str
-    primary: LocatedPiece
-    replica: LocatedPiece
 
 
 def scan_payloads(

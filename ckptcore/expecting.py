@@ -8,14 +8,14 @@ import yaml
 
 from ckptcore.errors import InvalidExpectations
 from ckptcore.rules.shapes import Expectation, parse_expectations
-from ckptcore.storage.commit import reported
+from ckptcore.storage.refusals import reported
 
 
 def read_expectations(path: Path | None) -> tuple[Expectation, ...]:
     """The expectations in a YAML file; none without a file. Raises :class:`InvalidExpectations`, with every mistake."""
     if path is None:
         return ()
-    with reported(f"{path}: reading"):
+    with reported("cannot read", path):
         data = path.read_bytes()
     try:
         return parse_expectations(yaml.safe_load(data))

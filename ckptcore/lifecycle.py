@@ -41,7 +41,7 @@ class Choice:
         return plan(self.verified().checkpoint, selection=self.selection, max_shard_bytes=self.max_shard_bytes)
 
 
-def unwatched(plan: MergePlan) -> OnProgress:
+def unwatched(_: MergePlan) -> OnProgress:
     """For those who do not look at progress."""
     return ignore_progress
 

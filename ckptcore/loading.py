@@ -25,7 +25,7 @@ from ckptcore.rules.located import LocatedCheckpoint
 from ckptcore.rules.selection import Selection, select
 from ckptcore.rules.targets import Part
 from ckptcore.rules.tensors import DTYPES
-from ckptcore.storage.gather import gather
+from ckptcore.storage.gather import fill
 from ckptcore.storage.local import fingerprint
 from ckptcore.storage.readers import ReaderPool
 
@@ -101,10 +101,11 @@ def load_state_dict(
     """
     refuse_layout_map(aoa_config)
     if isinstance(process_group, int):
-        raise TypeError(f"process_group is {process_group!r}; pass unique_id by its name")
-    from ckptcore.paddle import fill
+        # Paddle's third argument is the group; an integer there can only be meant as the id.
+        process_group, unique_id = None, process_group
+    from ckptcore.paddle import fill_state_dict
 
-    fill(
+    fill_state_dict(
         state_dict,
         path,
         process_group=process_group,
@@ -146,7 +147,7 @@ def load_parts(checkpoint: LocatedCheckpoint, parts: Sequence[Part]) -> Iterator
                     yield started.popleft().finished()
                 fills = part.fills(sources, number, max_bytes=RUN_BYTES)
                 data = np.empty(part.size_bytes, np.uint8)
-                futures = [pool.submit(_read, readers, fill, data.data, scratches) for fill in fills]
+                futures = [pool.submit(_read, readers, wanted, data.data, scratches) for wanted in fills]
                 started.append(_Started(part, data, futures))
                 ahead += part.size_bytes
             while started:
@@ -173,17 +174,10 @@ class _Started:
         return self.data.view(dtype).reshape(self.part.shape)
 
 
-def _read(readers: ReaderPool, fill: Fill, data: memoryview, scratches: SimpleQueue[memoryview]) -> None:
+def _read(readers: ReaderPool, wanted: Fill, data: memoryview, scratches: SimpleQueue[memoryview]) -> None:
     scratch = scratches.get()
     try:
-        for copy, part in fill.parts:
-            stored = np.dtype(copy.array.dtype).newbyteorder("<")
-            size = fill.slab.volume * stored.itemsize
-            slab = np.frombuffer(data[fill.start : fill.start + size], dtype=stored).reshape(fill.slab.shape)
-            within = part.shifted(tuple(-start for start in fill.slab.offset))
-            place: tuple[Any, ...] = tuple(map(slice, within.offset, within.end))
-            with readers.opened(copy.file) as reader:
-                gather(reader, copy, part, slab[(*place, ...)], scratch)
+        fill(readers, wanted, data, scratch)
     finally:
         scratches.put(scratch)
 

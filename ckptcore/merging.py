@@ -14,15 +14,16 @@ from importlib import metadata
 from pathlib import Path
 
 from ckptcore.errors import NotEnoughSpace, OutputExists, SourceChanged
+from ckptcore.rules.located import LocatedCheckpoint
 from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest, SourceRecord, tensor_records
 from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan, plan_merge
 from ckptcore.rules.selection import Selection, select
 from ckptcore.rules.shard_layout import INDEX_NAME
-from ckptcore.rules.located import LocatedCheckpoint
-from ckptcore.storage.commit import remove_tree, reported, sync_directory, write_file
+from ckptcore.storage.commit import remove_tree, sync_directory, write_file
 from ckptcore.storage.copier import OnProgress, write_shards
 from ckptcore.storage.digests import copy_file
 from ckptcore.storage.local import fingerprint
+from ckptcore.storage.refusals import reported
 from ckptcore.storage.staging import clear, commit, held
 
 
@@ -130,7 +131,7 @@ def check_source(plan: MergePlan) -> None:
 
 def check_space(directory: Path, needed: int) -> None:
     """Raise :class:`NotEnoughSpace` where the disk that holds ``directory`` has less than ``needed`` bytes free."""
-    with reported(f"{directory}: asking for free space"):
+    with reported("cannot ask for the free space of", directory):
         disk = os.statvfs(directory)
     free = disk.f_bavail * disk.f_frsize
     if free < needed:

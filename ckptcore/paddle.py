@@ -40,7 +40,7 @@ def tensor_of(array: Array, dtype: str, *, on_host: bool) -> Any:
     return tensor if on_host else tensor.to(paddle.get_device())
 
 
-def fill(
+def fill_state_dict(
     state_dict: Mapping[str, Any],
     path: str | os.PathLike[str],
     *,

@@ -1,7 +1,7 @@
 """Publish: a registry of immutable releases and movable aliases, each step atomic, nothing done twice.
 
-``stage`` writes a release aside, ``publish_staged`` makes it visible and moves the alias last; ``publish`` does both for
-an output that was merged before. Which names mean what is ``rules.release``'s.
+``stage`` writes a release aside, ``publish_staged`` makes it visible and moves the alias last; ``publish`` does both
+for an output that was merged before. Which names mean what is ``rules.release``'s.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from ckptcore.storage.commit import (
     locked,
     point_symlink,
     remove_tree,
-    reported,
     sync_directory,
     write_file,
 )
 from ckptcore.storage.copier import OnProgress
 from ckptcore.storage.digests import copy_file, sha256_of
+from ckptcore.storage.refusals import reported
 from ckptcore.storage.staging import clear, commit, held
 from ckptcore.validating import read_manifest, require_valid, validate
 
@@ -265,7 +265,7 @@ def _attachments(attach: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
 
 
 def _make_places(places: _Places) -> None:
-    with reported(f"{places.root}: preparing the registry"):
+    with reported("cannot make the registry's directories in", places.root):
         (places.root / RELEASES).mkdir(parents=True, exist_ok=True)
         (places.root / ".staging").mkdir(exist_ok=True)
 

@@ -11,15 +11,15 @@ from ckptcore.errors import CheckpointError, ReleaseInvalid, ReleaseNotFound
 from ckptcore.formats.safetensors_file import parse_safetensors
 from ckptcore.merging import ignore_progress
 from ckptcore.rules.issues import Issue
-from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest, parse_manifest
+from ckptcore.rules.manifest import MANIFEST_NAME, Manifest, parse_manifest
 from ckptcore.rules.shapes import Expectation
 from ckptcore.rules.shard_layout import INDEX_NAME
 from ckptcore.rules.tensors import DTYPES, TensorSpec
 from ckptcore.rules.validation import FoundOutput, FoundShard, ValidationReport, check_output
-from ckptcore.storage.commit import reported
 from ckptcore.storage.copier import OnProgress
 from ckptcore.storage.digests import sha256_of
 from ckptcore.storage.local import LocalReader
+from ckptcore.storage.refusals import reported
 
 _DTYPE_NAMES = {dtype.safetensors: dtype.name for dtype in DTYPES.values() if dtype.safetensors}
 
@@ -82,14 +82,14 @@ def read_manifest(directory: Path) -> Manifest:
     path = directory / MANIFEST_NAME
     if not path.is_file():
         raise ReleaseInvalid(f"{directory}: has no {MANIFEST_NAME}; only an output of ckpt merge can be published")
-    with reported(f"{path}: reading"):
+    with reported("cannot read", path):
         return parse_manifest(path.read_bytes(), str(path))
 
 
 def _plain_files(directory: Path, issues: list[Issue]) -> list[str]:
     """The names of the plain files, sorted; anything else than a file is an issue. Dot files are the registry's own."""
     names = []
-    with reported(f"{directory}: listing"), os.scandir(directory) as entries:
+    with reported("cannot list", directory), os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue

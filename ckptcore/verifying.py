@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from ckptcore.deep_scan import DeepScan, ReplicaPair, scan_payloads
 from ckptcore.errors import SourceChanged, VersionDamaged, VersionIncomplete
 from ckptcore.header_scan import HeaderScan, MetadataScan, OnProgress, listed, scan_metadata, scan_rank_files
 from ckptcore.rules.agreement import resolved_dtype
@@ -17,13 +17,16 @@ from ckptcore.rules.coverage import check_coverage, primary_pieces
 from ckptcore.rules.fingerprint import SOURCE_CHANGED, FileStamp, Fingerprint
 from ckptcore.rules.issues import Issue, in_order
 from ckptcore.rules.layout import metadata_lock_name, parse_rank_file_name
-from ckptcore.rules.located import LocatedCheckpoint, LocatedPiece, LocatedTensor
+from ckptcore.rules.located import LocatedCheckpoint, LocatedPiece, LocatedTensor, ReplicaPair
 from ckptcore.rules.metadata import Metadata
 from ckptcore.rules.stored import StoredArray
 from ckptcore.rules.tensors import Index, IndexedTensor, TensorSpec
 from ckptcore.rules.verification import VerificationReport
 from ckptcore.rules.versions import MISSING_DIRECTORY, Listing, StateKind, Version, check_marks
 from ckptcore.storage.local import Directories, fingerprint
+
+if TYPE_CHECKING:
+    from ckptcore.deep_scan import DeepScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,9 @@ def verify_listed(
     tensors, replicas, decided = _decide(promised.index, scan)
     payloads = None
     if deep:
+        # Headers need no numpy, and importing it costs as much as verifying a small version.
+        from ckptcore.deep_scan import scan_payloads
+
         readable = sorted(stamp.name for stamp in _stamps(promised, scan))
         payloads = scan_payloads(version, readable, tensors, replicas, on_progress)
     source = Fingerprint(tuple(sorted(_stamps(promised, scan))))

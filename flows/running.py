@@ -24,7 +24,8 @@ _ENVIRONMENT = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
 }
 _RECORDING_SECONDS = 10.0
-_POLL_SECONDS = 0.2
+_QUIET_SECONDS = 1.0
+_POLL_SECONDS = 0.1
 
 
 def run_as_flow(
@@ -71,7 +72,7 @@ def run_as_flow(
 
 
 def _wait_until_recorded(flow_run_id: UUID) -> None:
-    """Wait until the temporary server has written down the task runs, which it does after they are over.
+    """Wait until the temporary server has written down the task runs, which it does a little after they are over.
 
     It is stopped when this process exits; what it has not recorded by then is lost, and it complains on the terminal.
     """
@@ -81,12 +82,10 @@ def _wait_until_recorded(flow_run_id: UUID) -> None:
 
     EventsWorker.drain_all(at_exit=False)
     runs = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
-    deadline = time.monotonic() + _RECORDING_SECONDS
-    before = -1
+    recorded, quiet_since, deadline = 0, time.monotonic(), time.monotonic() + _RECORDING_SECONDS
     with get_client(sync_client=True) as client:
-        while time.monotonic() < deadline:
-            recorded = client.read_task_runs(flow_run_filter=runs)
-            if len(recorded) == before and all(run.state is not None and run.state.is_final() for run in recorded):
-                return
-            before = len(recorded)
+        while time.monotonic() < min(deadline, quiet_since + _QUIET_SECONDS):
+            found = client.read_task_runs(flow_run_filter=runs)
+            if len(found) != recorded or not all(run.state is not None and run.state.is_final() for run in found):
+                recorded, quiet_since = len(found), time.monotonic()
             time.sleep(_POLL_SECONDS)

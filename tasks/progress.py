@@ -68,7 +68,7 @@ class MergeProgress:
             get_run_logger().warning("cannot tell Prefect how far the merge is; it goes on", exc_info=True)
 
     def _percent(self) -> float:
-        return min(100.0, 100.0 * self._done / self._total) if self._total else 100.0
+        return min(100.0, 100.0 * self._done / self._total)
 
     def _text(self) -> str:
         seconds = time.monotonic() - self._start

@@ -233,7 +233,8 @@ class SavedCheckpoint:
         if self.suffix == "safetensors":
             return _safetensors((t.key, SAFETENSORS_NAMES[t.dtype], a) for t, a in self._arrays(rank))
         content: dict[str, Any] = {
-            tensor.key: np.asarray(array, order="F") if tensor.fortran else array for tensor, array in self._arrays(rank)
+            tensor.key: np.asarray(array, order="F") if tensor.fortran else array
+            for tensor, array in self._arrays(rank)
         }
         content["StructuredToParameterName@@"] = {key: key for key in content}
         return pickle.dumps(content, protocol=self.protocol)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -222,12 +226,21 @@ def test_a_refusal_as_a_shell_sees_it(server: str, tmp_path: Path, monkeypatch: 
     assert "Traceback" not in outcome.stderr
 
 
-def test_a_run_without_any_server(tmp_path: Path) -> None:
+def test_prefect_is_told_not_to_track_before_it_is_imported() -> None:
+    script = "import flows.running, sys; sys.exit('prefect' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)
+
+
+def test_a_run_without_any_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     outcome = ckpt_process("run", LLAMA_RUN, "registry", "--name", "llama", "--flow", "--json", cwd=tmp_path)
     assert outcome.status == 0, outcome
     assert json.loads(outcome.stdout)["path"] == str(resolve(tmp_path / "registry", "llama"))
     assert "Stopping temporary server" in outcome.stderr
     assert "Traceback" not in outcome.stderr
+    with closing(sqlite3.connect(tmp_path / "prefect" / "prefect.db")) as records:
+        states = dict(records.execute("SELECT name, state_type FROM task_run"))
+    assert sorted(states.values()) == ["COMPLETED"] * 6  # nothing was lost when the server stopped
 
 
 def test_the_example_in_the_documentation(

@@ -184,11 +184,6 @@ def test_layout_maps_are_refused_rather_than_ignored(tmp_path: Path) -> None:
         ckptcore.load_state_dict({}, tmp_path, aoa_config=statements)
 
 
-def test_an_id_is_no_process_group(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="unique_id"):
-        ckptcore.load_state_dict({}, tmp_path, 5)
-
-
 WITHOUT_PADDLE = """
 import sys
 sys.modules["paddle"] = None  # as if it were not installed

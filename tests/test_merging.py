@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def saved_tensors(draw: st.DrawFn) -> SavedCheckpoint:
             saved = saved.tensor(f"t{number}", values, flat_parts=draw(st.integers(1, 5)))
             continue
         grid = tuple(draw(st.integers(1, extent)) for extent in shape)
-        order = draw(st.sampled_from("<>"))
+        order: Literal["<", ">"] = draw(st.sampled_from(["<", ">"]))
         saved = saved.tensor(f"t{number}", values, grid=grid, fortran=draw(st.booleans()), byteorder=order)
     return saved
 
@@ -122,7 +122,7 @@ def test_names_that_collide_are_refused(source: Path) -> None:
 def test_complex128_is_refused_unless_excluded(tmp_path: Path) -> None:
     saved = SavedCheckpoint().tensor("z", np.zeros(3, "c16")).tensor("w", np.ones(2, "f4"))
     directory = str(saved.write(tmp_path / "source"))
-    with pytest.raises(UnsupportedDtype, match="'z'.*complex128"):
+    with pytest.raises(UnsupportedDtype, match=r"'z'.*complex128"):
         Choice(directory).planned()
     merge(Choice(directory, selection=Selection(exclude=("z",))).planned(), tmp_path / "out")
     assert load_file(tmp_path / "out" / "model.safetensors").keys() == {"w"}

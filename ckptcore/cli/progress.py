@@ -13,7 +13,7 @@ _REDRAW_SECONDS = 0.2
 
 
 class Progress:
-    """Counts finished bytes from any thread and redraws ``tensors, GB, GB/s, time left``; silent where stderr is no terminal."""
+    """Counts finished bytes from any thread and redraws them with rate and time left, where stderr is a terminal."""
 
     def __init__(self, plan: MergePlan) -> None:
         self._total = sum(shard.size_bytes - len(shard.header) for shard in plan.shards)
@@ -36,8 +36,8 @@ class Progress:
         left = (self._total - self._done) / rate if rate else 0.0
         share = self._done / self._total if self._total else 1.0
         sys.stderr.write(
-            f"\r\x1b[K{share:4.0%} of {self._tensors:,} tensors  {format_size(self._done)} of {format_size(self._total)}"
-            f"  {format_size(rate)}/s  {left:.0f} s left"
+            f"\r\x1b[K{share:4.0%} of {self._tensors:,} tensors  "
+            f"{format_size(self._done)} of {format_size(self._total)}  {format_size(rate)}/s  {left:.0f} s left"
         )
         if self._done >= self._total:
             sys.stderr.write("\n")

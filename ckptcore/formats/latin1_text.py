@@ -33,10 +33,8 @@ def measured_text(reader: Reader, name: str, offset: int, stored_length: int) ->
 
 
 def decoded(reader: Reader, name: str, segment: Segment, start: int, length: int) -> Iterator[bytes]:
-    """The payload's bytes from ``start``, ``length`` in all, in parts."""
+    """The payload's bytes from ``start``, ``length`` (one or more) in all, in parts."""
     assert segment.marks is not None
-    if not length:
-        return
     mark = start // MARK_EVERY
     skip, left = start - mark * MARK_EVERY, length
     for _, payload in _chunks(reader, name, segment.marks[mark], segment.offset + segment.stored_length):

@@ -5,6 +5,9 @@ Owns what the file must hold and of what type. Whether pieces, files and shapes 
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from ckptcore.errors import DamagedFile
@@ -23,8 +26,21 @@ def parse_metadata(reader: Reader, name: str) -> Metadata:
 
     Raises DamagedFile with every issue found.
     """
-    root = read_pickle(reader, name, GLOBALS, SpelledRecords())
-    return _Findings(name).metadata(root)
+    with _collector_paused():
+        root = read_pickle(reader, name, GLOBALS, SpelledRecords())
+        return _Findings(name).metadata(root)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No search for cycles while millions of records are made, none of which is in one: it is a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Findings:

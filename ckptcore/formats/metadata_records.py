@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ckptcore.formats.pickle_values import MAX_EXTENT, Global, Instance, Pairs, as_extents, as_text, describe
 from ckptcore.rules.metadata import PieceKey, PieceRecord
@@ -163,12 +163,11 @@ _SPENT: Final = object()
 """In the memo for what no file refers to again: an object's dict, and the object before it is whole."""
 
 
-@dataclass(slots=True)
-class _Column:
+class _Column(NamedTuple):
     """One field at its place in a record: how to check it, and what spellings of it meant."""
 
     read: Callable[[Any], Any]
-    known: dict[bytes, Meaning] = field(default_factory=dict)
+    known: dict[bytes, Meaning]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +177,10 @@ class _Layout:
     ``arranged`` takes the columns' values, and a None for absent ones behind them, in the order of ``FIELDS``.
     """
 
-    cls: str
     pattern: re.Pattern[bytes]
     columns: tuple[_Column, ...]
     arranged: itemgetter[Any]
+    make: Callable[..., Record]
 
 
 class SpelledRecords:
@@ -210,7 +209,7 @@ class SpelledRecords:
         except (Unfit, IndexError):
             del memo[before:]
             return None
-        if layout.cls == PIECE_CLASS and len(self._pieces) < _CACHE_LIMIT:
+        if layout.make is _piece and len(self._pieces) < _CACHE_LIMIT:
             self._pieces[text] = record, memo[before:]
         return record, spelling.end()
 
@@ -221,47 +220,40 @@ class SpelledRecords:
         slots = [slot for slot in spelling.groups() if slot is not None]
         try:
             names = [as_text(_referred(slot, memo)) for slot in slots]
-        except IndexError:
+        except (Unfit, IndexError):
             return None
         is_whole = all(name in names for name, known in FIELDS[cls].items() if known.is_required)
         if not is_whole or None in names or len(set(names)) < len(names):
             return None
         pattern = re.compile(_STATE % b"".join(re.escape(slot) + b"(" + _VALUE + b")" for slot in slots), re.DOTALL)
-        columns = tuple(_Column(partial(_checked, FIELDS[cls].get(str(name)))) for name in names)
+        columns = tuple(_Column(partial(_checked, FIELDS[cls].get(str(name))), {}) for name in names)
         order = (names.index(name) if name in names else len(names) for name in FIELDS[cls])
-        return self._layouts.setdefault(cls, _Layout(cls, pattern, columns, itemgetter(*order)))
+        return self._layouts.setdefault(cls, _Layout(pattern, columns, itemgetter(*order), _MAKERS[cls]))
 
 
 def _read(layout: _Layout, spellings: Sequence[bytes], memo: list[Any]) -> Record:
     values: list[Any] = []
     before = len(memo)
     memo += (_SPENT, _SPENT)
-    for column, spelled in zip(layout.columns, spellings, strict=True):
-        meaning = column.known.get(spelled)
-        if meaning is not None:
-            value, memoized = meaning
-            if memoized:
-                memo.append(value)
-        else:
-            value = _learned(column, spelled, memo)
+    for (read, known), spelled in zip(layout.columns, spellings, strict=True):
+        if spelled[0] == 0x6A:  # LONG_BINGET: as many as there are tensors or pieces, so not worth keeping
+            values.append(read(_referred(spelled, memo)))
+            continue
+        meaning = known.get(spelled)
+        if meaning is None:
+            value, is_memoized = _meaning(spelled, memo)
+            meaning = read(value), is_memoized
+            if len(known) == _CACHE_LIMIT:
+                known.clear()
+            known[spelled] = meaning
+        value, is_memoized = meaning
+        if is_memoized:
+            memo.append(value)
         values.append(value)
     values.append(None)
-    record = _MAKERS[layout.cls](*layout.arranged(values))
+    record = layout.make(*layout.arranged(values))
     memo[before] = record
     return record
-
-
-def _learned(column: _Column, spelled: bytes, memo: list[Any]) -> Any:
-    if spelled[0] == 0x6A:  # LONG_BINGET: as many as there are tensors or pieces, so not worth keeping
-        return column.read(memo[int.from_bytes(spelled[1:], "little")])
-    value, is_memoized = _meaning(spelled, memo)
-    value = column.read(value)
-    if is_memoized:
-        memo.append(value)
-    if len(column.known) == _CACHE_LIMIT:
-        column.known.clear()
-    column.known[spelled] = value, is_memoized
-    return value
 
 
 _CONSTANTS: Final = {b"N": None, b"\x88": True, b"\x89": False, b")": ()}
@@ -289,4 +281,7 @@ def _meaning(spelled: bytes, memo: list[Any]) -> tuple[Any, bool]:
 
 
 def _referred(reference: bytes, memo: list[Any]) -> Any:
-    return memo[int.from_bytes(reference[1:], "little")]
+    value = memo[int.from_bytes(reference[1:], "little")]
+    if type(value) is list:
+        raise Unfit("a list", "a value that cannot grow any more", "one that may")
+    return value

@@ -34,7 +34,7 @@ class Block:
 
 
 def slabs(shape: Shape, max_elements: int) -> Iterator[Box]:
-    """Boxes that are runs of the row-major order, in order, of at most ``max_elements`` elements each (at least one)."""
+    """Boxes that are runs of the row-major order, in order, of at most ``max_elements`` elements each."""
     if prod(shape) <= max_elements:
         if prod(shape):
             yield Box.whole(shape)

@@ -30,6 +30,15 @@ class LocatedTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaPair:
+    """A replica and the piece of the same tensor, box and range that a merge reads instead of it."""
+
+    key: str
+    primary: LocatedPiece
+    replica: LocatedPiece
+
+
+@dataclass(frozen=True, slots=True)
 class LocatedCheckpoint:
     """One version whose every tensor is whole: ``tensors`` sorted by key, their files in ``directory``.
 

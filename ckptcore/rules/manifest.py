@@ -58,7 +58,7 @@ class SourceRecord:
 class Manifest:
     """``files`` (without the manifest itself) and ``tensors`` are sorted by name and key.
 
-    ``software`` names the versions that made it, ``flow_run`` the Prefect run or "", ``created_at`` an ISO 8601 time in UTC.
+    ``software`` names the versions that made it, ``flow_run`` the Prefect run or "", ``created_at`` the UTC time.
     """
 
     files: tuple[FileRecord, ...]
@@ -126,7 +126,7 @@ def tensor_records(plan: MergePlan) -> tuple[TensorRecord, ...]:
 
 
 def parse_manifest(data: bytes, where: str) -> Manifest:
-    """The manifest in ``data``. Raises :class:`ReleaseInvalid` with every field that is missing or of the wrong type."""
+    """The manifest in ``data``. Raises :class:`ReleaseInvalid` with every field that is missing or wrong."""
     try:
         document = json.loads(data)
     except ValueError as error:

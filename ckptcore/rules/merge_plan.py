@@ -120,7 +120,7 @@ class MergePlan:
                 for copy in tensor.copies:
                     casts = "".join(f" -> {dtype}" for dtype in copy.casts)
                     yield (
-                        f"    {copy.target} <- {self.inputs[copy.file]} payload at byte {payload_offset(copy.array):,}, "
+                        f"    {copy.target} <- {self.inputs[copy.file]} byte {payload_offset(copy.array):,}, "
                         f"element {copy.base:,}, strides {list(copy.strides)}, {copy.dtype}{casts}"
                     )
         if self.index is not None:
@@ -207,7 +207,7 @@ def _plan_shard(
 def copies_of(
     output: OutputTensor, sources: Mapping[str, LocatedTensor], number: Mapping[str, int]
 ) -> tuple[Copy, ...]:
-    """The copies that tile ``output``, sorted by target box. ``number`` gives each rank file its place in the inputs."""
+    """The copies that tile ``output``, sorted by target box. ``number`` is each rank file's place in the inputs."""
     copies = [
         copy
         for region in output.regions
@@ -290,8 +290,11 @@ def _digest(checkpoint: LocatedCheckpoint, inputs: Sequence[str], shards: Sequen
             spec = tensor.spec
             parts: list[object] = [shard.name, spec.key, spec.dtype, spec.shape, tensor.offset]
             parts += [
-                (c.target.offset, c.target.shape, inputs[c.file], payload_offset(c.array), c.array.dtype, c.base)
-                + (c.strides, c.dtype, c.casts)
+                (
+                    (c.target.offset, c.target.shape, c.strides),
+                    (inputs[c.file], payload_offset(c.array), c.array.dtype, c.base),
+                    (c.dtype, c.casts),
+                )
                 for c in tensor.copies
             ]
             sha.update(json.dumps(parts).encode())

@@ -36,7 +36,7 @@ class PieceKey:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """One ``{unique_id}.metadata``. ``storage`` keeps the file's order; ``nested_keys`` is Paddle's ``flat_mapping``."""
+    """One ``{unique_id}.metadata``. ``storage`` keeps its order; ``nested_keys`` is Paddle's ``flat_mapping``."""
 
     tensors: Mapping[str, tuple[PieceRecord, ...]]
     storage: tuple[tuple[PieceKey, str], ...]

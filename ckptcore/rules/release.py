@@ -22,7 +22,7 @@ _MAX_NAME_BYTES = 200
 
 
 def release_name(step: int | None, unique_id: int, identity: str) -> str:
-    """The deterministic name of a release: ``step-10_id-0_3f2a91c0b7d4``; without the step where the source has none."""
+    """The deterministic name of a release, ``step-10_id-0_3f2a91c0b7d4``; no step where the source has none."""
     version = f"id-{unique_id}" if step is None else f"step-{step}_id-{unique_id}"
     return f"{version}_{identity[:12]}"
 
@@ -100,7 +100,7 @@ def _act(document: Mapping[str, Any]) -> Act:
 
 
 def is_published(history: Sequence[Act], release: str, alias: str) -> bool:
-    """Whether the history says that ``alias`` was moved to ``release`` when that was published, and it was not pruned since."""
+    """Whether ``release`` was published under ``alias``, to the end of that act, and not pruned since."""
     for act in reversed(history):
         if act.release == release and act.act == "prune":
             return False

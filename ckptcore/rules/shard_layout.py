@@ -32,7 +32,7 @@ class ShardLayout:
 
 
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Sorts ``layers.2`` before ``layers.10``. Numbers are compared as digits: a hostile key may have any number of them."""
+    """Sorts ``layers.2`` before ``layers.10``. Numbers stay digits: a hostile key may have any number of them."""
     return tuple(
         (0, len(digits := part.lstrip("0")), digits) if part.isdecimal() else (1, 0, part)
         for part in re.split(r"([0-9]+)", text)
@@ -74,7 +74,7 @@ def lay_out(tensors: Sequence[TensorSpec], *, max_shard_bytes: int) -> tuple[Sha
 
 
 def _shard(name: str, tensors: Sequence[TensorSpec]) -> ShardLayout:
-    # Wider elements first: then every tensor starts at a multiple of its element size, as readers that map the file need.
+    # Wider elements first: then every tensor starts at a multiple of its element size, as readers that map need it.
     ordered = sorted(tensors, key=lambda tensor: -DTYPES[tensor.dtype].itemsize)
     header = header_of(ordered)
     offsets, position = [], len(header)

@@ -15,28 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ckptcore.errors import Busy, NotEnoughSpace, OutputExists, StorageError
+from ckptcore.errors import Busy, OutputExists
+from ckptcore.storage.refusals import reported
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
-
-
-def storage_error(error: OSError, doing: str) -> StorageError | NotEnoughSpace:
-    """The refusal for an operating system error, with what was being done."""
-    text = f"{doing}: {error.strerror or error}"
-    return NotEnoughSpace(text) if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError(text)
-
-
-@contextmanager
-def reported(doing: str) -> Iterator[None]:
-    """Turns an OSError inside the block into :class:`StorageError` or :class:`NotEnoughSpace`."""
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, (StorageError, NotEnoughSpace, OutputExists, Busy)):
-            raise
-        raise storage_error(error, doing) from error
 
 
 @contextmanager
@@ -45,7 +29,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
 
     The kernel drops it when the process dies. Without ``wait``, raises :class:`Busy` where another holds it.
     """
-    with reported(f"{path}: locking"):
+    with reported("cannot lock", path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             try:
@@ -59,7 +43,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
 
 def write_file(path: Path, data: bytes) -> None:
     """Create ``path`` with ``data`` on disk; it must not exist."""
-    with reported(f"{path}: writing"):
+    with reported("cannot write", path):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             rest = memoryview(data)
@@ -72,7 +56,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 def sync_directory(path: Path) -> None:
     """Make the entries of a directory durable."""
-    with reported(f"{path}: syncing"):
+    with reported("cannot sync", path):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -82,7 +66,7 @@ def sync_directory(path: Path) -> None:
 
 def append_line(path: Path, line: bytes) -> None:
     """Add one line durably; the caller holds the lock. A line that a crash cut short is closed first."""
-    with reported(f"{path}: appending"):
+    with reported("cannot append to", path):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             size = os.fstat(descriptor).st_size
@@ -99,7 +83,7 @@ def append_line(path: Path, line: bytes) -> None:
 def point_symlink(link: Path, target: str) -> None:
     """Make ``link`` a symlink to ``target``, replacing what it pointed to in one step. The caller holds the lock."""
     aside = link.with_name(f".{link.name}.new")
-    with reported(f"{link}: pointing it to {target}"):
+    with reported(f"cannot point to {target}:", link):
         aside.unlink(missing_ok=True)
         aside.symlink_to(target)
         os.replace(aside, link)
@@ -111,7 +95,7 @@ def appear(staged: Path, path: Path, *, overwrite: bool) -> None:
 
     What is at ``path`` is exchanged for it and then deleted with ``overwrite``, else :class:`OutputExists`.
     """
-    with reported(f"{path}: moving the finished output into place"):
+    with reported("cannot move the finished output to", path):
         try:
             _rename(staged, path, _RENAME_NOREPLACE)
         except FileExistsError as error:
@@ -124,7 +108,7 @@ def appear(staged: Path, path: Path, *, overwrite: bool) -> None:
 
 def remove_tree(path: Path) -> None:
     """Delete a file or directory that no reader can see any more; nothing there is fine."""
-    with reported(f"{path}: deleting"):
+    with reported("cannot delete", path):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

@@ -7,7 +7,6 @@ of the checkpoint, a tensor or a shard. Staging, names and commit are ``commit``
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import threading
@@ -17,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-import numpy as np
-
-from ckptcore.errors import NotEnoughSpace, StorageError
-from ckptcore.rules.blocks import Block, Fill, blocks
+from ckptcore.rules.blocks import Block, blocks
 from ckptcore.rules.manifest import FileRecord
 from ckptcore.rules.merge_plan import MergePlan, PlannedShard
-from ckptcore.storage.gather import gather
+from ckptcore.storage.gather import fill
 from ckptcore.storage.readers import ReaderPool
+from ckptcore.storage.refusals import reported
 
 OnProgress = Callable[[int], None]
 
@@ -57,7 +54,8 @@ class _Lane:
     def __init__(self, shard: PlannedShard, path: Path, block_bytes: int, digests: bool) -> None:
         self.shard, self.path = shard, path
         self.blocks = enumerate(blocks(shard, max_bytes=block_bytes))
-        self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with reported("cannot create", path):
+            self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self.sha = hashlib.sha256() if digests else None
         self.taken = self.finished = self.next_to_hash = 0
         self.exhausted = False
@@ -145,7 +143,8 @@ class _Writer:
 
     def _close(self, lane: _Lane) -> None:
         if self.fsync:
-            os.fsync(lane.descriptor)
+            with reported("cannot sync", lane.path):
+                os.fsync(lane.descriptor)
         os.close(lane.descriptor)
         self._unclosed.remove(lane)
         digest = lane.sha.hexdigest() if lane.sha is not None else ""
@@ -163,8 +162,8 @@ class _Writer:
                     return
                 lane, number, block = taken
                 data = buffer[: block.size_bytes]
-                for fill in block.fills:
-                    self._fill(fill, data, scratch)
+                for wanted in block.fills:
+                    fill(self.readers, wanted, data, scratch)
                 _write_all(lane.descriptor, data, block.offset, lane.path)
                 lane.finish(number, data, buffer, self.free)
                 self.finished(lane)
@@ -178,18 +177,6 @@ class _Writer:
         # Wake the workers that wait for a buffer: they see the stop and return.
         for _ in range(self.sizes.threads):
             self.free.put(memoryview(b""))
-
-    def _fill(self, fill: Fill, data: memoryview, scratch: memoryview) -> None:
-        for copy, part in fill.parts:
-            stored = np.dtype(copy.array.dtype)
-            native = stored.newbyteorder("<") if stored.itemsize > 1 else stored
-            size = fill.slab.volume * native.itemsize
-            slab = np.frombuffer(data[fill.start : fill.start + size], dtype=native).reshape(fill.slab.shape)
-            low = tuple(
-                slice(a - s, a - s + n) for a, s, n in zip(part.offset, fill.slab.offset, part.shape, strict=True)
-            )
-            with self.readers.opened(copy.file) as reader:
-                gather(reader, copy, part, slab[(*low, ...)], scratch)
 
     def close_all(self) -> None:
         for lane in self._unclosed:
@@ -231,15 +218,6 @@ def write_shards(
 
 def _write_all(descriptor: int, data: memoryview, offset: int, path: Path) -> None:
     while data:
-        try:
+        with reported("cannot write", path):
             written = os.pwrite(descriptor, data, offset)
-        except OSError as error:
-            raise _write_error(error, path, offset) from error
         data, offset = data[written:], offset + written
-
-
-def _write_error(error: OSError, path: Path, offset: int) -> StorageError | NotEnoughSpace:
-    where = f"{path}: writing at byte {offset:,} failed: {error.strerror}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NotEnoughSpace(where)
-    return StorageError(where)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ckptcore.rules.manifest import FileRecord
-from ckptcore.storage.commit import reported
+from ckptcore.storage.refusals import reported
 
 _BLOCK_BYTES = 1 << 20
 
@@ -20,13 +20,13 @@ def sha256_of(path: Path, on_bytes: Callable[[int], None]) -> FileRecord:
 
 def copy_file(source: Path, target: Path) -> FileRecord:
     """Copy a file to a new durable one; the record is of the bytes that were written."""
-    return _stream(source, target, lambda size_bytes: None)
+    return _stream(source, target, lambda _: None)
 
 
 def _stream(source: Path, target: Path | None, on_bytes: Callable[[int], None]) -> FileRecord:
     sha, size = hashlib.sha256(), 0
     buffer = bytearray(_BLOCK_BYTES)
-    with reported(f"{source}: reading"), open(source, "rb", buffering=0) as file:
+    with reported("cannot read", source), open(source, "rb", buffering=0) as file:
         output = None
         try:
             if target is not None:

@@ -13,13 +13,30 @@ from numpy.lib.stride_tricks import as_strided
 
 from ckptcore.formats.payloads import read_payload
 from ckptcore.formats.reader import Reader
+from ckptcore.rules.blocks import Fill
 from ckptcore.rules.merge_plan import Copy
 from ckptcore.rules.tensors import Box
+from ckptcore.storage.readers import ReaderPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # A read call costs about as much as copying this many bytes, so gaps shorter than that are read and dropped.
 CALL_COST_BYTES = 8192
+
+
+def fill(readers: ReaderPool, wanted: Fill, data: memoryview, scratch: memoryview) -> None:
+    """Write the slab of one tensor into its place in the block ``data``, from all the rank files that hold parts of it.
+
+    Memory beyond ``data`` is ``scratch``, whose content is overwritten.
+    """
+    for copy, part in wanted.parts:
+        stored = np.dtype(copy.array.dtype).newbyteorder("<")
+        size = wanted.slab.volume * stored.itemsize
+        slab = np.frombuffer(data[wanted.start : wanted.start + size], dtype=stored).reshape(wanted.slab.shape)
+        within = part.shifted(tuple(-start for start in wanted.slab.offset))
+        place: tuple[Any, ...] = (*map(slice, within.offset, within.end), ...)
+        with readers.opened(copy.file) as reader:
+            gather(reader, copy, part, slab[place], scratch)
 
 
 def gather(reader: Reader, copy: Copy, part: Box, out: Array, scratch: memoryview) -> None:
@@ -32,13 +49,13 @@ def gather(reader: Reader, copy: Copy, part: Box, out: Array, scratch: memoryvie
         (at - start) * stride for at, start, stride in zip(part.offset, copy.target.offset, copy.strides, strict=True)
     )
     stored = np.dtype(copy.array.dtype)
-    native = stored.newbyteorder("<") if stored.itemsize > 1 else stored
+    native = stored.newbyteorder("<")
     # Axes of extent 1 carry no stride; without them a plain row of a column shard is seen to be contiguous.
     kept = [axis for axis, extent in enumerate(part.shape) if extent > 1]
     target = out.reshape([part.shape[axis] for axis in kept]) if out.flags.c_contiguous else _squeezed(out, kept)
     strides = [copy.strides[axis] for axis in kept]
     if stored == native and target.flags.c_contiguous and _is_contiguous(target.shape, strides):
-        read_payload(reader, copy.array, base * stored.itemsize, memoryview(target.reshape(-1).view(np.uint8)))
+        read_payload(reader, copy.array, base * stored.itemsize, target.reshape(-1).view(np.uint8).data)
         return
     _read_box(reader, copy, base, strides, target, stored, scratch)
 
@@ -84,9 +101,11 @@ def _read_box(
     rows = 1 if cheaper_cut else max(1, (len(scratch) // itemsize - inner) // strides[axis] + 1)
     before = (slice(None),) * axis
     for low in range(0, target.shape[axis], rows):
-        chunk = target[(*before, slice(low, low + rows))]
+        index: tuple[Any, ...] = (*before, slice(low, low + rows))
+        chunk = target[index]
         chunk_strides = strides
         if chunk.shape[axis] == 1:
-            chunk = chunk[(*before, 0, ...)]
+            index = (*before, 0, ...)
+            chunk = chunk[index]
             chunk_strides = strides[:axis] + strides[axis + 1 :]
         _read_box(reader, copy, base + low * strides[axis], chunk_strides, chunk, stored, scratch)

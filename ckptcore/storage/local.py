@@ -18,6 +18,7 @@ from ckptcore.errors import DamagedFile, StorageError
 from ckptcore.rules.fingerprint import FileStamp, Fingerprint
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.versions import Entry, Listing, read_listing
+from ckptcore.storage.refusals import storage_error
 
 GONE = (errno.ENOENT, errno.ENOTDIR)
 """What the file system says about a path that is not there (any more)."""
@@ -147,13 +148,6 @@ def fingerprint(directory: str | Path, names: Iterable[str]) -> Fingerprint:
         except OSError as error:
             raise storage_error("cannot stat", path, error) from error
     return Fingerprint(tuple(stamps))
-
-
-def storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
-    """The file system's refusal as this package's error: what was tried, on which path, and why it failed."""
-    refusal = StorageError(f"{action} {path}: {error.strerror or error}")
-    refusal.errno = error.errno
-    return refusal
 
 
 def _stamp(name: str, status: os.stat_result) -> FileStamp:

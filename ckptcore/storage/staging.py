@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ckptcore.errors import Busy
-from ckptcore.storage.commit import appear, remove_tree, reported
+from ckptcore.storage.commit import appear, remove_tree
+from ckptcore.storage.refusals import reported
 
 _LOCK = ".lock"
 
@@ -31,7 +32,7 @@ def held(path: Path) -> Iterator[None]:
 def _lock(path: Path) -> int:
     """The locked descriptor of the directory's lock file, of the directory that is at ``path`` now."""
     while True:
-        with reported(f"{path}: preparing the staging directory"):
+        with reported("cannot prepare", path):
             path.mkdir(parents=True, exist_ok=True)
             try:
                 descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -56,14 +57,14 @@ def _lock(path: Path) -> int:
 
 def clear(path: Path) -> None:
     """Delete what an earlier process left in a held staging directory."""
-    with reported(f"{path}: clearing what an earlier run left"):
+    with reported("cannot clear", path):
         leftovers = [entry for entry in path.iterdir() if entry.name != _LOCK]
     for entry in leftovers:
         remove_tree(entry)
 
 
 def commit(path: Path, target: Path, *, overwrite: bool) -> None:
-    """Move a held, finished staging directory to ``target`` in one step; see :func:`~ckptcore.storage.commit.appear`."""
-    with reported(f"{path}: releasing the staging directory"):
+    """Move a held, finished staging directory to ``target`` in one step, as ``commit.appear`` does."""
+    with reported("cannot release", path):
         (path / _LOCK).unlink(missing_ok=True)
     appear(path, target, overwrite=overwrite)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptcore.errors import DamagedFile
+from ckptcore.formats import metadata_records
 from ckptcore.formats.metadata_file import GLOBALS, parse_metadata
 from ckptcore.formats.metadata_records import SpelledRecords
 from ckptcore.formats.pickle_values import Global
@@ -49,7 +50,9 @@ class Saved:
         return {name: self.fields[name] for name in names}
 
 
-def metadata_of(saved: list[Saved], release: str, *, shared: bool = True, **more: Any) -> Callable[[Any], Any]:
+def metadata_of(
+    saved: list[Saved], release: str, *, shared: bool = True, more: dict[str, Any] | None = None
+) -> Callable[[Any], Any]:
     def build(classes: Any) -> Any:
         tensors: dict[str, list[Any]] = {}
         storage = {}
@@ -59,13 +62,10 @@ def metadata_of(saved: list[Saved], release: str, *, shared: bool = True, **more
             )
             index = piece.shown(KEY_FIELDS[release])
             if not shared:  # then the pickler spells them anew
-                index = {
-                    name: tuple(list(value)) if isinstance(value, tuple) else value for name, value in index.items()
-                }
+                index = {name: (*value,) if isinstance(value, tuple) else value for name, value in index.items()}
             storage[classes.LocalTensorIndex(**index)] = piece.file
-        if release != "2.6":
-            more.setdefault("flat_mapping", {key: tuple(key.split(".")) for key in tensors})
-        return classes.Metadata(state_dict_metadata=tensors, storage_metadata=storage, **more)
+        nested = {} if release == "2.6" else {"flat_mapping": {key: tuple(key.split(".")) for key in tensors}}
+        return classes.Metadata(state_dict_metadata=tensors, storage_metadata=storage, **nested | (more or {}))
 
     return build
 
@@ -160,6 +160,12 @@ def test_the_shortcut_changes_nothing() -> None:
     assert parse(quick) == parse(slow) == expected_of(saved, "3.3")
 
 
+def test_the_shortcut_forgets_spellings_but_no_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_records, "_CACHE_LIMIT", 3)
+    saved = grid(20, 16)
+    assert parse(pickled_metadata(metadata_of(saved, "3.3", shared=False))) == expected_of(saved, "3.3")
+
+
 def test_many_pieces_take_little_memory() -> None:
     data = pickled_metadata(metadata_of(grid(200, 50), "3.3"))
     tracemalloc.start()
@@ -192,7 +198,7 @@ def test_passes_over_what_newer_releases_add() -> None:
     more = {"model_type": "ernie", "checkpoint_version": 2.5, "paddle_commit_id": None, "nested": {"a": [1, (2, 3)]}}
 
     def build(classes: Any) -> Any:
-        metadata = metadata_of(saved, "3.3", **more)(classes)
+        metadata = metadata_of(saved, "3.3", more=more)(classes)
         for records in metadata.state_dict_metadata.values():
             for record in records:
                 record.__dict__["added"] = (1, 2, 3, 4)
@@ -203,10 +209,19 @@ def test_passes_over_what_newer_releases_add() -> None:
 
 def test_takes_lists_for_tuples_and_no_nesting() -> None:
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in ONE.fields.items()}
-    found = parse(pickled_metadata(metadata_of([Saved("w", listed, "0_0.distcp")], "3.3", flat_mapping=None)))
+    found = parse(pickled_metadata(metadata_of([Saved("w", listed, "0_0.distcp")], "3.3", more={"flat_mapping": None})))
     assert found.tensors == expected_of([ONE], "3.3").tensors
     assert found.storage == expected_of([ONE], "3.3").storage
     assert found.nested_keys == {}
+
+
+def test_takes_lists_that_records_share() -> None:
+    saved = grid(4, 4)
+    listed = [
+        Saved(piece.tensor, piece.fields | {"global_offset": list(piece.fields["global_offset"])}, piece.file)
+        for piece in saved
+    ]
+    assert parse(pickled_metadata(metadata_of(listed, "3.3"))) == expected_of(saved, "3.3")
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -294,6 +309,16 @@ STRUCTURES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "an index among pieces": (key_among_pieces, "tensor 'w', piece 1: expected a LocalTensorMetadata"),
     "a piece as an index": (piece_as_key, "storage_metadata, entry 1: expected a LocalTensorIndex"),
     "index that is text": (build_wrong(storage_metadata={"w": "0_0.distcp"}), "entry 0: expected a LocalTensorIndex"),
+    "a piece without fields": (
+        lambda classes: build_wrong(state_dict_metadata={"w": [classes.LocalTensorMetadata()]})(classes),
+        "piece 0: state: expected fields by name, found None",
+    ),
+    "pieces without shapes": (
+        lambda classes: build_wrong(
+            state_dict_metadata={"w": [classes.LocalTensorMetadata(global_offset=(i, i), dtype="f") for i in range(3)]}
+        )(classes),
+        "piece 2: local_shape: expected .* found no such field",
+    ),
     "no shape": (without_field("local_shape"), "piece 0: local_shape: expected .* found no such field"),
     "file that is a number": (
         lambda classes: build_wrong(storage_metadata={classes.LocalTensorIndex(**ONE.shown(KEY_FIELDS["3.3"])): 7})(
@@ -337,6 +362,15 @@ EVIL = {
     "a key of a million tuples": START
     + (text("Metadata") + b"\x93)\x81}(" + text("state_dict_metadata") + b"}(" + b")" + b"\x85" * 1_000_000)
     + (b"]u" + text("storage_metadata") + b"}ub."),
+    "a field of a piece twice": START
+    + (text("Metadata") + b"\x93)\x81}(" + text("state_dict_metadata") + b"}" + text("w") + b"]h\x00")
+    + (text("LocalTensorMetadata") + b"\x93)\x81}(" + (text("dtype") + b"N") * 2 + b"ubas")
+    + (text("storage_metadata") + b"}ub."),
+    "names of fields that are nowhere": START
+    + (text("LocalTensorMetadata") + b"\x93)\x81\x94}\x94(h\x77h\x00h\x78Nub."),
+    "a text of another length": START
+    + (text("LocalTensorMetadata") + b"\x93\x94" + text("global_offset") + b"\x94" + text("local_shape") + b"\x94")
+    + (b"h\x01)\x81\x94}\x94(h\x02)h\x03)ub" + b"h\x01)\x81\x94}\x94(h\x02)h\x03\x8c\x09abc\x94ub."),
     "a name from elsewhere": b"\x80\x04" + text("paddle") + text("Metadata") + b"\x93)\x81}b.",
 }
 

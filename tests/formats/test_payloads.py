@@ -71,6 +71,11 @@ def test_reads_across_segments(data: st.DataObject, lengths: list[int]) -> None:
     assert read(file, stored(*segments), start, stop - start) == whole[start:stop]
 
 
+def test_reads_nothing_of_a_text() -> None:
+    assert read(SPELLED, stored(Segment(0, 0, (0,), 0), SEGMENT), 0, 0) == b""
+    assert measured_text(BytesReader(b""), "f", 0, 0) == Segment(0, 0, (0,), 0)
+
+
 def test_goes_on_after_a_read_that_stops_short() -> None:
     class Reluctant(BytesReader):
         def readinto_at(self, offset: int, target: memoryview) -> int:

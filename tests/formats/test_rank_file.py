@@ -104,7 +104,11 @@ def test_reads_parameter_names() -> None:
 
 
 def test_a_tensor_may_have_a_special_name() -> None:
-    special = {NAMES: np.ones(2, np.float32), SLICED: np.zeros(3, np.float32), "x@@.0": np.ones(1, np.int8)}
+    special: dict[str, Array] = {
+        NAMES: np.ones(2, np.float32),
+        SLICED: np.zeros(3, np.float32),
+        "x@@.0": np.ones(1, np.int8),
+    }
     assert_reads(special, pickle.dumps(special, protocol=4))
 
 

@@ -15,7 +15,7 @@ SHAPES = st.lists(st.integers(0, 7), max_size=4).map(tuple)
 
 
 def tensor_of(key: str, shape: tuple[int, ...], offset: int, grid: int) -> PlannedTensor:
-    """A uint8 tensor cut along each axis into boxes of ``grid``; element i of the payload is element i of the tensor."""
+    """A uint8 tensor cut along each axis into boxes of ``grid``; the payload is the tensor."""
     array = StoredArray(shape, "|u1", False, (Segment(0, int(np.prod(shape))),))
     strides = row_major_strides(shape)
     copies = []

@@ -17,7 +17,7 @@ def test_a_size_is_read(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "0", "0.1B", "5 parsecs", "1e3", "nan"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size|less than one byte"):
+    with pytest.raises(ValueError, match=r"is not a size|less than one byte"):
         parse_size(text)
 
 
