@@ -1,24 +1,24 @@
 """A safetensors file: eight bytes of header length, a JSON header, the tensors tightly packed.
 
-Owns reading a header as strictly as the reference implementation (``safetensors/src/tensor.rs``, 0.4 to 0.6), writing
-one, and reading a ``{rank}_{unique_id}.safetensors`` rank file in the terms of the others.
+Owns reading a header as strictly as the reference implementation (``safetensors/src/tensor.rs``, 0.4 to 0.6), and
+reading a ``{rank}_{unique_id}.safetensors`` rank file in the terms of the others. ``rules.shard_layout`` writes one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, NoReturn
 
-from ckptcore.errors import DamagedFile, SelectionError, UnsupportedDtype
+from ckptcore.errors import DamagedFile
 from ckptcore.formats.damage import damaged
 from ckptcore.formats.pickle_values import as_extents, describe
 from ckptcore.formats.reader import Reader
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.stored import RankFile, Segment, StoredArray
-from ckptcore.rules.tensors import DTYPES, Shape, TensorSpec
+from ckptcore.rules.tensors import Shape
 
 MAX_HEADER_BYTES: Final = 100_000_000
 METADATA_KEY: Final = "__metadata__"
@@ -29,6 +29,9 @@ STORED_AS: Final[Mapping[str, str]] = {
     "BOOL": "|b1", "C64": "<c8",
 }  # fmt: skip
 """The format's dtypes as Paddle's rank files store them: numpy lacks bfloat16 and the float8 ones."""
+
+MEANINGS: Final = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+"""The dtypes that say more than how the elements are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,41 +150,12 @@ def safetensors_rank_file(reader: Reader, name: str) -> RankFile:
     """The rank file ``name`` that ``save_state_dict(…, safetensors=True)`` of Paddle 3.3 wrote; it records no names."""
     arrays = {
         tensor.name: StoredArray(
-            tensor.shape, STORED_AS[tensor.dtype], False, (Segment(tensor.begin, tensor.end - tensor.begin),)
+            tensor.shape,
+            STORED_AS[tensor.dtype],
+            False,
+            (Segment(tensor.begin, tensor.end - tensor.begin),),
+            means=MEANINGS.get(tensor.dtype, ""),
         )
         for tensor in parse_safetensors(reader, name).tensors
     }
     return RankFile(arrays, {})
-
-
-def format_safetensors_header(
-    tensors: Sequence[TensorSpec], metadata: Mapping[str, str]
-) -> tuple[bytes, tuple[int, ...]]:
-    """The first bytes of a file of ``tensors``, tightly packed in that order, and the offset of each one's data.
-
-    The bytes are the length and the header, padded with spaces so that the data starts at a multiple of 8.
-    Raises UnsupportedDtype, or SelectionError for names that a file cannot hold.
-    """
-    entries: dict[str, Any] = {METADATA_KEY: dict(metadata)} if metadata else {}
-    begins: list[int] = []
-    at = 0
-    for tensor in tensors:
-        dtype = DTYPES[tensor.dtype].safetensors
-        if not dtype:
-            raise UnsupportedDtype(f"{tensor.key}: safetensors has no {tensor.dtype}")
-        if tensor.key in entries or tensor.key == METADATA_KEY:
-            raise SelectionError(f"a safetensors file cannot hold {tensor.key!r}: it is there already, or reserved")
-        entries[tensor.key] = {
-            "dtype": dtype,
-            "shape": list(tensor.shape),
-            "data_offsets": [at, at + tensor.size_bytes],
-        }
-        begins.append(at)
-        at += tensor.size_bytes
-    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
-    text += b" " * (-len(text) % 8)
-    if len(text) > MAX_HEADER_BYTES:
-        limit = f"above the format's limit of {MAX_HEADER_BYTES:,}: use smaller shards"
-        raise SelectionError(f"{len(tensors):,} tensors in one file need a header of {len(text):,} bytes, {limit}")
-    start = 8 + len(text)
-    return len(text).to_bytes(8, "little") + text, tuple(start + begin for begin in begins)

@@ -33,7 +33,10 @@ def check_stored(tensor: IndexedTensor, piece: Piece, array: StoredArray | None)
     if array.shape != piece.payload_shape:
         what = "the stored shape is not the one that the metadata records"
         issues.append(Issue(where, what, str(list(piece.payload_shape)), str(list(array.shape)), "stored-shape"))
-    if tensor.dtype is not None and array.dtype[1:] != DTYPES[tensor.dtype].stored:
+    if tensor.dtype is not None and array.means not in ("", tensor.dtype):
+        what = "the stored dtype is not the one that the metadata records"
+        issues.append(Issue(where, what, tensor.dtype, array.means, "stored-dtype"))
+    elif tensor.dtype is not None and array.dtype[1:] != DTYPES[tensor.dtype].stored:
         expected = f"{tensor.dtype}, stored as {DTYPES[tensor.dtype].stored}"
         what = "the stored dtype is not the one that the metadata records"
         issues.append(Issue(where, what, expected, array.dtype, "stored-dtype"))

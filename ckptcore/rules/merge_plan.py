@@ -11,12 +11,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ckptcore.errors import CheckpointError, UnsupportedDtype
+from ckptcore.errors import CheckpointError, SelectionError, UnsupportedDtype
 from ckptcore.rules.fingerprint import Fingerprint
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.located import LocatedCheckpoint, LocatedPiece, LocatedTensor
 from ckptcore.rules.regions import OutputTensor, Region
-from ckptcore.rules.shard_layout import INDEX_NAME, ShardLayout, index_document, lay_out
+from ckptcore.rules.shard_layout import INDEX_NAME, MAX_HEADER_BYTES, ShardLayout, index_document, lay_out
 from ckptcore.rules.stored import StoredArray
 from ckptcore.rules.tensors import DTYPES, Box, Shape, TensorSpec, row_major_strides
 
@@ -176,6 +176,7 @@ def plan_merge(
     number = {name: position for position, name in enumerate(inputs)}
     by_key = {output.key: output for output in outputs}
     layouts = lay_out([output.spec for output in outputs], max_shard_bytes=max_shard_bytes)
+    _require_readable_headers(layouts)
     shards = tuple(_plan_shard(layout, by_key, sources, number) for layout in layouts)
     return MergePlan(
         directory=checkpoint.directory,
@@ -189,6 +190,22 @@ def plan_merge(
         index=index_document(layouts),
         digest=_digest(checkpoint, inputs, shards),
     )
+
+
+def _require_readable_headers(layouts: Sequence[ShardLayout]) -> None:
+    too_long = [
+        Issue(
+            layout.name,
+            f"the header of {len(layout.tensors):,} tensors is longer than safetensors allows; use smaller shards",
+            f"at most {MAX_HEADER_BYTES:,} bytes",
+            f"{len(layout.header):,}",
+            "header-too-long",
+        )
+        for layout in layouts
+        if len(layout.header) - 8 > MAX_HEADER_BYTES
+    ]
+    if too_long:
+        raise SelectionError(f"{len(too_long)} shard(s) cannot be written", too_long)
 
 
 def _plan_shard(

@@ -19,6 +19,9 @@ INDEX_NAME = "model.safetensors.index.json"
 # and "mlx", and "pt" is the plain row-major one.
 HEADER_METADATA = {"format": "pt"}
 
+MAX_HEADER_BYTES = 100_000_000
+"""The reference reader refuses a longer header."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardLayout:

@@ -34,7 +34,8 @@ class StoredArray:
     sliced a tensor over 1 GiB at protocol 2 or 3). ``dtype`` is numpy's spelling with byte order: ``<f4``, ``|i1``.
 
     ``axes`` lists the array's axes from the slowest to the fastest in the file, where that is neither C's nor
-    Fortran's order (numpy 2.4 at pickle protocol 5); else None.
+    Fortran's order (numpy 2.4 at pickle protocol 5); else None. ``means`` is Paddle's dtype where the file itself
+    tells bfloat16 or float8 from the integers of that size (safetensors), else "".
     """
 
     shape: Shape
@@ -42,6 +43,7 @@ class StoredArray:
     fortran: bool
     segments: tuple[Segment, ...]
     axes: tuple[int, ...] | None = None
+    means: str = ""
 
     @property
     def payload_bytes(self) -> int:

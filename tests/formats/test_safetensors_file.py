@@ -11,15 +11,15 @@ import safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptcore.errors import DamagedFile, SelectionError, UnsupportedDtype
+from ckptcore.errors import DamagedFile
 from ckptcore.formats.reader import BytesReader
 from ckptcore.formats.safetensors_file import (
     MAX_HEADER_BYTES,
     SafetensorsTensor,
-    format_safetensors_header,
     parse_safetensors,
     safetensors_rank_file,
 )
+from ckptcore.rules.shard_layout import header_of
 from ckptcore.rules.stored import Segment, StoredArray
 from ckptcore.rules.tensors import DTYPES, TensorSpec
 from tests.formats.bytes_under_test import WatchedReader, damaged_copies
@@ -36,27 +36,18 @@ specs = st.builds(
 )
 
 
-@given(
-    tensors=st.lists(specs, max_size=6, unique_by=lambda spec: spec.key),
-    metadata=st.dictionaries(
-        st.text(st.characters(codec="utf-8"), max_size=5),
-        st.text(max_size=5).filter(str.isascii),
-        max_size=3,
-    ),
-)
-def test_reads_back_what_it_writes_and_so_does_the_reference(
-    tensors: list[TensorSpec], metadata: dict[str, str]
-) -> None:
-    head, offsets = format_safetensors_header(tensors, metadata)
-    assert len(head) % 8 == 0
+@given(st.lists(specs, max_size=6, unique_by=lambda spec: spec.key))
+def test_reads_back_what_is_written_and_so_does_the_reference(tensors: list[TensorSpec]) -> None:
+    head = header_of(tensors)
     data = head + bytes(sum(spec.size_bytes for spec in tensors))
 
     found = parse_safetensors(BytesReader(data), "f")
-    assert found.metadata == metadata
-    expected = [
-        SafetensorsTensor(spec.key, DTYPES[spec.dtype].safetensors, spec.shape, at, at + spec.size_bytes)
-        for spec, at in zip(tensors, offsets, strict=True)
-    ]
+    assert found.metadata == {"format": "pt"}
+    expected, at = [], len(head)
+    for spec in tensors:
+        dtype = DTYPES[spec.dtype].safetensors
+        expected.append(SafetensorsTensor(spec.key, dtype, spec.shape, at, at + spec.size_bytes))
+        at += spec.size_bytes
     assert sorted(found.tensors, key=lambda tensor: tensor.name) == sorted(expected, key=lambda tensor: tensor.name)
 
     reference = dict(REFERENCE(data))
@@ -65,38 +56,14 @@ def test_reads_back_what_it_writes_and_so_does_the_reference(
     }
 
 
-def test_packs_tensors_in_the_order_given() -> None:
-    head, offsets = format_safetensors_header(
-        [TensorSpec("b", "int8", (3,)), TensorSpec("a", "float32", (2,)), TensorSpec("c", "bool", ())], {}
-    )
-    assert [at - len(head) for at in offsets] == [0, 3, 11]
-
-
-def test_rank_file_has_numpys_dtypes() -> None:
-    head, (at, behind) = format_safetensors_header(
-        [TensorSpec("w", "bfloat16", (2, 2)), TensorSpec("n", "int8", (1,))], {}
-    )
+def test_rank_file_has_numpys_dtypes_and_keeps_what_they_mean() -> None:
+    head = header_of([TensorSpec("w", "bfloat16", (2, 2)), TensorSpec("n", "int8", (1,))])
     found = safetensors_rank_file(BytesReader(head + bytes(9)), "0_0.safetensors")
     assert found.arrays == {
-        "w": StoredArray((2, 2), "<u2", False, (Segment(at, 8),)),
-        "n": StoredArray((1,), "|i1", False, (Segment(behind, 1),)),
+        "w": StoredArray((2, 2), "<u2", False, (Segment(len(head), 8),), means="bfloat16"),
+        "n": StoredArray((1,), "|i1", False, (Segment(len(head) + 8, 1),)),
     }
     assert found.parameter_names == {}
-
-
-@pytest.mark.parametrize(
-    ("tensors", "refusal"),
-    [
-        ([TensorSpec("z", "complex128", (1,))], UnsupportedDtype),
-        ([TensorSpec("w", "int8", (1,)), TensorSpec("w", "int8", (1,))], SelectionError),
-        ([TensorSpec("__metadata__", "int8", (1,))], SelectionError),
-        ([TensorSpec("w" * MAX_HEADER_BYTES, "int8", (1,))], SelectionError),
-    ],
-    ids=["complex128", "a name twice", "the reserved name", "a header without end"],
-)
-def test_refuses_to_write(tensors: list[TensorSpec], refusal: type[Exception]) -> None:
-    with pytest.raises(refusal):
-        format_safetensors_header(tensors, {})
 
 
 def file_of(header: Any, payload: bytes = b"", *, length: int | None = None) -> bytes:
