@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from ckptcore.lifecycle import Choice, run
     from ckptcore.loading import load_merged_state_dict, load_state_dict
     from ckptcore.merging import merge, plan
-    from ckptcore.publishing import publish, resolve
+    from ckptcore.publishing import publish
+    from ckptcore.registry import resolve
     from ckptcore.rules.selection import Selection
     from ckptcore.validating import require_valid, validate
     from ckptcore.verifying import require_sound, verify
@@ -46,7 +47,7 @@ _HOMES = {
     "publish": "publishing",
     "require_sound": "verifying",
     "require_valid": "validating",
-    "resolve": "publishing",
+    "resolve": "registry",
     "run": "lifecycle",
     "validate": "validating",
     "verify": "verifying",

@@ -7,12 +7,11 @@ not at all. Publishing it under a name is ``publish``'s.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from ckptcore.clock import now
 from ckptcore.errors import NotEnoughSpace, OutputExists, SourceChanged
 from ckptcore.rules.located import LocatedCheckpoint
 from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest, SourceRecord, tensor_records
@@ -141,8 +140,3 @@ def check_space(directory: Path, needed: int) -> None:
 def software() -> Mapping[str, str]:
     """The versions that shape a release, read without importing any of them."""
     return {name: metadata.version(name) for name in ("ckptcore", "numpy", "prefect")}
-
-
-def now() -> str:
-    """The time as ISO 8601 in UTC, to the second."""
-    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -6,39 +6,20 @@ for an output that was merged before. Which names mean what is ``rules.release``
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ckptcore.errors import InvalidName, ReleaseNotFound
-from ckptcore.merging import check_space, ignore_progress, now, write_output
+from ckptcore.merging import check_space, ignore_progress, write_output
+from ckptcore.registry import Shelf, history_of, is_release, make_shelf, move_alias, shelf_of
 from ckptcore.rules.manifest import MANIFEST_NAME, Manifest, release_identity
 from ckptcore.rules.merge_plan import MergePlan
-from ckptcore.rules.release import (
-    DEFAULT_ALIAS,
-    HISTORY,
-    RELEASES,
-    Act,
-    check_name,
-    is_published,
-    parse_history,
-    parse_reference,
-    release_name,
-)
-from ckptcore.storage.commit import (
-    append_line,
-    locked,
-    point_symlink,
-    remove_tree,
-    sync_directory,
-    write_file,
-)
+from ckptcore.rules.release import DEFAULT_ALIAS, check_name, is_published, release_name
+from ckptcore.storage.commit import locked, remove_tree, sync_directory, write_file
 from ckptcore.storage.copier import OnProgress
 from ckptcore.storage.digests import copy_file, sha256_of
-from ckptcore.storage.refusals import reported
 from ckptcore.storage.staging import clear, commit, held
 from ckptcore.validating import read_manifest, require_valid, validate
 
@@ -85,31 +66,6 @@ class Published:
         return {field: getattr(self, field) for field in self.__slots__}
 
 
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The paths of one name in a registry."""
-
-    root: Path
-
-    def release(self, release: str) -> Path:
-        return self.root / RELEASES / release
-
-    def staging(self, release: str) -> Path:
-        return self.root / ".staging" / release
-
-    @property
-    def lock(self) -> Path:
-        return self.root / ".lock"
-
-    @property
-    def history(self) -> Path:
-        return self.root / HISTORY
-
-
-def _places(registry: str | os.PathLike[str], name: str) -> _Places:
-    return _Places(Path(os.path.abspath(registry)) / check_name(name, "name"))
-
-
 def companions_of(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
     """The configuration and tokenizer files beside a version: in its directory or, for a component, in its step's."""
     here = Path(directory)
@@ -132,28 +88,32 @@ def stage(
     The release's name follows from the plan, its source included, and the attached files. What another run left staged
     and finished is kept, and unfinished is cleared. Raises :class:`Busy` where another process is writing the same.
     """
-    places = _places(registry, name)
+    shelf = shelf_of(registry, name)
     attached = _attachments(attach)
     records = tuple(sha256_of(path, ignore_progress) for path in attached)
     release = release_name(plan.step, plan.unique_id, release_identity(plan.digest, records))
-    staged = Staged(os.path.abspath(registry), name, release, str(places.staging(release)), already_published=False)
-    if _is_release(places.release(release)):
-        return _as_published(staged, places)
-    _make_places(places)
-    with held(places.staging(release)):
-        if _is_release(places.release(release)):
-            return _as_published(staged, places)
-        if not (places.staging(release) / MANIFEST_NAME).exists():
-            clear(places.staging(release))
-            write_output(
-                plan,
-                places.staging(release),
-                attach=attached,
-                fsync=True,
-                flow_run=flow_run,
-                on_progress=on_progress,
-            )
-    return staged
+
+    def write(staging: Path) -> None:
+        write_output(plan, staging, attach=attached, fsync=True, flow_run=flow_run, on_progress=on_progress)
+
+    return _staged(shelf, release, write)
+
+
+def _staged(shelf: Shelf, release: str, write: Callable[[Path], None]) -> Staged:
+    """The release, staged by ``write`` unless it is visible already or another run left it staged and finished."""
+    registry, staging = str(shelf.root.parent), shelf.staging(release)
+    published = Staged(registry, shelf.name, release, str(shelf.release(release)), already_published=True)
+    if is_release(shelf.release(release)):
+        return published
+    make_shelf(shelf)
+    with held(staging):
+        if is_release(shelf.release(release)):
+            remove_tree(staging)
+            return published
+        if not (staging / MANIFEST_NAME).exists():
+            clear(staging)
+            write(staging)
+    return Staged(registry, shelf.name, release, str(staging), already_published=False)
 
 
 def publish_staged(staged: Staged, *, alias: str = DEFAULT_ALIAS, flow_run: str = "", reason: str = "") -> Published:
@@ -161,33 +121,19 @@ def publish_staged(staged: Staged, *, alias: str = DEFAULT_ALIAS, flow_run: str 
 
     Killed anywhere between, the same call finishes what is left; called again, it does nothing.
     """
-    places = _places(staged.registry, staged.name)
+    shelf = shelf_of(staged.registry, staged.name)
     check_name(alias, "alias")
-    target = places.release(staged.release)
+    target = shelf.release(staged.release)
     did_work = False
-    with locked(places.lock, wait=True):
-        if not _is_release(target):
+    with locked(shelf.lock, wait=True):
+        if not is_release(target):
             if not (Path(staged.path) / MANIFEST_NAME).exists():
                 raise ReleaseNotFound(f"{staged.path}: no finished release is staged here")
             with held(Path(staged.path)):
                 commit(Path(staged.path), target, overwrite=False)
             did_work = True
-        history = parse_history(places.history.read_bytes()) if places.history.exists() else ()
-        if did_work or not is_published(history, staged.release, alias):
-            previous = _pointed_to(places, alias)
-            point_symlink(places.root / alias, f"{RELEASES}/{staged.release}")
-            act = Act(
-                at=now(),
-                act="publish",
-                release=staged.release,
-                alias=alias,
-                previous=previous,
-                user=_user(),
-                host=socket.gethostname(),
-                flow_run=flow_run,
-                reason=reason,
-            )
-            append_line(places.history, act.to_line())
+        if did_work or not is_published(history_of(shelf), staged.release, alias):
+            move_alias(shelf, "publish", alias, staged.release, flow_run=flow_run, reason=reason)
             did_work = True
     return Published(staged.registry, staged.name, staged.release, str(target), alias, did_work)
 
@@ -205,35 +151,13 @@ def publish(
     source = Path(directory)
     require_valid(validate(source))
     manifest = read_manifest(source)
-    places = _places(registry, name)
+    shelf = shelf_of(registry, name)
     attached = _attachments(attach)
     records = (*manifest.attachments, *(sha256_of(path, ignore_progress) for path in attached))
     version = manifest.source
     release = release_name(version.step, version.unique_id, release_identity(manifest.plan_digest, records))
-    staging = places.staging(release)
-    staged = Staged(os.path.abspath(registry), name, release, str(staging), already_published=False)
-    if not _is_release(places.release(release)):
-        _make_places(places)
-        with held(staging):
-            if not (staging / MANIFEST_NAME).exists():
-                clear(staging)
-                _copy_output(source, manifest, attached, staging)
+    staged = _staged(shelf, release, lambda staging: _copy_output(source, manifest, attached, staging))
     return publish_staged(staged, alias=alias, flow_run=flow_run)
-
-
-def resolve(registry: str | os.PathLike[str], reference: str) -> Path:
-    """The directory that ``NAME``, ``NAME@alias`` or ``NAME@release`` means now, without symlinks in its last parts.
-
-    Raises :class:`ReleaseNotFound` and :class:`InvalidName`.
-    """
-    wanted = parse_reference(reference)
-    places = _places(registry, wanted.name)
-    release = _pointed_to(places, wanted.ref) or wanted.ref
-    path = places.release(release)
-    if not _is_release(path):
-        known = "no such name" if not places.root.is_dir() else f"no release or alias {wanted.ref!r}"
-        raise ReleaseNotFound(f"{registry}: {reference}: {known}")
-    return path
 
 
 def _copy_output(source: Path, manifest: Manifest, attached: Sequence[Path], staging: Path) -> None:
@@ -262,33 +186,6 @@ def _attachments(attach: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
             raise InvalidName(f"attached file {name!r}: the release has a file of that name already")
         check_name(name, "attached file")
     return tuple(paths)
-
-
-def _make_places(places: _Places) -> None:
-    with reported("cannot make the registry's directories in", places.root):
-        (places.root / RELEASES).mkdir(parents=True, exist_ok=True)
-        (places.root / ".staging").mkdir(exist_ok=True)
-
-
-def _is_release(path: Path) -> bool:
-    return (path / MANIFEST_NAME).is_file()
-
-
-def _as_published(staged: Staged, places: _Places) -> Staged:
-    return Staged(staged.registry, staged.name, staged.release, str(places.release(staged.release)), True)
-
-
-def _pointed_to(places: _Places, alias: str) -> str:
-    """The release that an alias names, or "" where there is no such alias."""
-    link = places.root / alias
-    return Path(os.readlink(link)).name if link.is_symlink() else ""
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())  # a container's user need not have a name
 
 
 def discard(staged: Staged) -> None:

@@ -32,7 +32,8 @@ from prefect.testing.utilities import prefect_test_harness
 
 from ckptcore.errors import ReleaseInvalid, SelectionError, VersionIncomplete, VersionNotFound
 from ckptcore.lifecycle import Choice
-from ckptcore.publishing import Staged, resolve
+from ckptcore.publishing import Staged
+from ckptcore.registry import resolve
 from ckptcore.rules.selection import Selection
 from ckptcore.validating import read_manifest
 from flows.merge_and_publish import merge_and_publish

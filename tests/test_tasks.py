@@ -19,7 +19,8 @@ from prefect.states import Failed
 
 from ckptcore import errors
 from ckptcore.errors import CheckpointError, ReleaseInvalid, SourceChanged, StorageError, VersionIncomplete
-from ckptcore.publishing import Published, resolve
+from ckptcore.publishing import Published
+from ckptcore.registry import resolve
 from ckptcore.rules.manifest import FileRecord, Manifest, SourceRecord
 from ckptcore.rules.shapes import Expectation
 from ckptcore.verifying import verify as verify_version

@@ -96,7 +96,7 @@ def resolve(
     as_json: Json = False,
 ) -> None:
     """Print the directory that a serving job mounts."""
-    from ckptcore.publishing import resolve as resolve_reference
+    from ckptcore.registry import resolve as resolve_reference
 
     path = resolve_reference(registry, reference)
     if as_json:

@@ -1,0 +1,159 @@
+"""A registry on disk: where the parts of a name lie, what is there now, and how an alias moves.
+
+``REGISTRY/NAME/releases/RELEASE/`` holds what is published, ``REGISTRY/NAME/ALIAS`` is a relative symlink,
+``REGISTRY/NAME/history.jsonl`` records every act. Entries that start with a dot are the registry's own. Writers hold
+the name's lock; readers need none, since every change is one rename.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ckptcore.clock import now
+from ckptcore.errors import ReleaseNotFound
+from ckptcore.rules.manifest import MANIFEST_NAME
+from ckptcore.rules.release import HISTORY, RELEASES, Act, check_name, parse_history, parse_reference
+from ckptcore.storage.commit import append_line, point_symlink
+from ckptcore.storage.refusals import reported
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """One name of a registry: the paths of its parts."""
+
+    root: Path
+
+    @property
+    def name(self) -> str:
+        return self.root.name
+
+    @property
+    def releases(self) -> Path:
+        return self.root / RELEASES
+
+    @property
+    def stagings(self) -> Path:
+        return self.root / ".staging"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / ".lock"
+
+    @property
+    def history(self) -> Path:
+        return self.root / HISTORY
+
+    def release(self, release: str) -> Path:
+        return self.releases / release
+
+    def staging(self, release: str) -> Path:
+        return self.stagings / release
+
+    def alias(self, alias: str) -> Path:
+        return self.root / alias
+
+
+def shelf_of(registry: str | os.PathLike[str], name: str) -> Shelf:
+    """The place of ``name``, existing or not. Raises :class:`InvalidName`."""
+    return Shelf(Path(os.path.abspath(registry)) / check_name(name, "name"))
+
+
+def make_shelf(shelf: Shelf) -> None:
+    """Make the directories of a name, where they are missing."""
+    with reported("cannot make the registry's directories in", shelf.root):
+        shelf.releases.mkdir(parents=True, exist_ok=True)
+        shelf.stagings.mkdir(exist_ok=True)
+
+
+def is_release(path: Path) -> bool:
+    """Whether a finished release lies there: the manifest is written last."""
+    return (path / MANIFEST_NAME).is_file()
+
+
+def names_in(registry: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The names that have releases, sorted. Raises :class:`StorageError` where the registry cannot be listed."""
+    root = Path(os.path.abspath(registry))
+    with reported("cannot list", root):
+        return tuple(sorted(entry.name for entry in root.iterdir() if (entry / RELEASES).is_dir()))
+
+
+def releases_on(shelf: Shelf) -> tuple[str, ...]:
+    """The releases that are visible now, sorted by name."""
+    if not shelf.releases.is_dir():
+        return ()
+    with reported("cannot list", shelf.releases):
+        return tuple(sorted(entry.name for entry in shelf.releases.iterdir() if is_release(entry)))
+
+
+def aliases_on(shelf: Shelf) -> Mapping[str, str]:
+    """Each alias and the release that it names, sorted by alias; the release need not exist."""
+    if not shelf.root.is_dir():
+        return {}
+    with reported("cannot list", shelf.root):
+        links = sorted(entry.name for entry in shelf.root.iterdir() if entry.is_symlink())
+    return {link: pointed_to(shelf, link) for link in links if not link.startswith(".")}
+
+
+def pointed_to(shelf: Shelf, alias: str) -> str:
+    """The release that an alias names, or "" where there is no such alias."""
+    link = shelf.alias(alias)
+    return Path(os.readlink(link)).name if link.is_symlink() else ""
+
+
+def history_of(shelf: Shelf) -> tuple[Act, ...]:
+    """Every recorded act, the oldest first."""
+    if not shelf.history.exists():
+        return ()
+    with reported("cannot read", shelf.history):
+        return parse_history(shelf.history.read_bytes())
+
+
+def record(
+    shelf: Shelf, act: str, release: str, *, alias: str = "", previous: str = "", flow_run: str = "", reason: str = ""
+) -> None:
+    """Append an act to the history, with who, where and when. The caller holds the lock."""
+    entry = Act(
+        at=now(),
+        act=act,
+        release=release,
+        alias=alias,
+        previous=previous,
+        user=_user(),
+        host=socket.gethostname(),
+        flow_run=flow_run,
+        reason=reason,
+    )
+    append_line(shelf.history, entry.to_line())
+
+
+def move_alias(shelf: Shelf, act: str, alias: str, release: str, *, flow_run: str = "", reason: str = "") -> None:
+    """Point ``alias`` to ``release`` in one step and record it as ``act``. The caller holds the lock."""
+    previous = pointed_to(shelf, alias)
+    point_symlink(shelf.alias(alias), f"{RELEASES}/{release}")
+    record(shelf, act, release, alias=alias, previous=previous, flow_run=flow_run, reason=reason)
+
+
+def resolve(registry: str | os.PathLike[str], reference: str) -> Path:
+    """The directory that ``NAME``, ``NAME@alias`` or ``NAME@release`` means now, without symlinks in its last parts.
+
+    Raises :class:`ReleaseNotFound` and :class:`InvalidName`.
+    """
+    wanted = parse_reference(reference)
+    shelf = shelf_of(registry, wanted.name)
+    path = shelf.release(pointed_to(shelf, wanted.ref) or wanted.ref)
+    if not is_release(path):
+        known = "no such name" if not shelf.root.is_dir() else f"no release or alias {wanted.ref!r}"
+        raise ReleaseNotFound(f"{registry}: {reference}: {known}")
+    return path
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())  # a container's user need not have a name
