@@ -6,6 +6,7 @@ not at all. Publishing it under a name is ``publish``'s.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -13,17 +14,20 @@ from pathlib import Path
 
 from ckptcore.clock import now
 from ckptcore.errors import NotEnoughSpace, OutputExists, SourceChanged
+from ckptcore.rules.journal import JOURNAL_NAME, FinishedShard, finished_shards, journal_head
 from ckptcore.rules.located import LocatedCheckpoint
 from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest, SourceRecord, tensor_records
 from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan, plan_merge
 from ckptcore.rules.selection import Selection, select
 from ckptcore.rules.shard_layout import INDEX_NAME
-from ckptcore.storage.commit import remove_tree, sync_directory, write_file
-from ckptcore.storage.copier import OnProgress, write_shards
-from ckptcore.storage.digests import copy_file
+from ckptcore.storage.commit import append_line, remove_tree, sync_directory, write_file
+from ckptcore.storage.copier import Digests, OnProgress, write_shards
+from ckptcore.storage.digests import copy_file, sha256_of
 from ckptcore.storage.local import fingerprint
 from ckptcore.storage.refusals import reported
 from ckptcore.storage.staging import clear, commit, held
+
+_log = logging.getLogger(__name__)
 
 
 def ignore_progress(size_bytes: int) -> None:
@@ -65,8 +69,8 @@ def merge(
     staged = target.with_name(f".{target.name}.staging")
     with held(staged):
         try:
-            clear(staged)
-            manifest = write_output(plan, staged, digests=digests, on_progress=on_progress)
+            hashed = Digests.SHARDS if digests else Digests.NONE
+            manifest = write_output(plan, staged, digests=hashed, on_progress=on_progress)
             commit(staged, target, overwrite=overwrite)
         except BaseException:
             remove_tree(staged)
@@ -79,26 +83,41 @@ def write_output(
     directory: Path,
     *,
     attach: Sequence[Path] = (),
-    digests: bool = True,
+    digests: Digests = Digests.SHARDS,
     fsync: bool = False,
     flow_run: str = "",
     on_progress: OnProgress = ignore_progress,
 ) -> Manifest:
-    """Fill the empty ``directory`` with the shards, the index, the attached files, and last the manifest.
+    """Fill the held staging ``directory`` with the shards, the index, the attached files, and last the manifest.
 
-    The source's fingerprint is compared before the first and after the last byte: raises :class:`SourceChanged`.
+    What a killed process left there of the same plan is gone on with; anything else is cleared first. The
+    source's fingerprint is compared before the first and after the last byte: raises :class:`SourceChanged`.
     """
-    check_space(directory, plan.bytes_out)
+    head = journal_head(plan.digest, digests)
+    finished = {shard.record.name: shard for shard in kept_shards(plan, directory, head, is_synced=fsync)}
+    rest = [shard for shard in plan.shards if shard.name not in finished]
+    on_progress(sum(shard.size_bytes - len(shard.header) for shard in plan.shards if shard.name in finished))
+    check_space(directory, sum(shard.size_bytes for shard in rest))
     check_source(plan)
-    records = list(write_shards(plan, plan.shards, directory, digests=digests, fsync=fsync, on_progress=on_progress))
+    journal = directory / JOURNAL_NAME
+    if not journal.exists():
+        append_line(journal, head)
+
+    def note(shard: FinishedShard) -> None:
+        finished[shard.record.name] = shard
+        append_line(journal, shard.to_line())
+
+    write_shards(plan, rest, directory, digests=digests, fsync=fsync, on_progress=on_progress, on_shard=note)
+    records = [shard.record for shard in finished.values()]
     if plan.index is not None:
         write_file(directory / INDEX_NAME, plan.index)
         records.append(FileRecord.of(INDEX_NAME, plan.index))
     records += [copy_file(path, directory / path.name) for path in attach]
     check_source(plan)
+    tensor_digests = {key: digest for shard in finished.values() for key, digest in shard.tensors.items()}
     manifest = Manifest(
         files=tuple(sorted(records)),
-        tensors=tensor_records(plan),
+        tensors=tensor_records(plan, tensor_digests),
         source=SourceRecord(
             path=plan.directory,
             step=plan.step,
@@ -116,6 +135,29 @@ def write_output(
     if fsync:
         sync_directory(directory)
     return manifest
+
+
+def kept_shards(plan: MergePlan, directory: Path, head: bytes, *, is_synced: bool) -> tuple[FinishedShard, ...]:
+    """The shards in ``directory`` that an earlier, killed run of the same plan finished; all else there is deleted.
+
+    Where they were not synced when they were noted, they are read again and kept only with the digest that was noted.
+    """
+    journal = directory / JOURNAL_NAME
+    noted = finished_shards(journal.read_bytes(), head) if journal.exists() else ()
+    if noted is None:
+        _log.info("%s: starting over: what was left is of another plan or source", directory)
+    kept = tuple(shard for shard in noted or () if _is_whole(directory, shard, is_synced=is_synced))
+    clear(directory, keep={JOURNAL_NAME, *(shard.record.name for shard in kept)} if noted is not None else set())
+    if kept:
+        _log.info("%s: going on with %d of %d shards finished", directory, len(kept), len(plan.shards))
+    return kept
+
+
+def _is_whole(directory: Path, shard: FinishedShard, *, is_synced: bool) -> bool:
+    path = directory / shard.record.name
+    if not path.is_file() or path.stat().st_size != shard.record.size_bytes:
+        return False
+    return is_synced or sha256_of(path, ignore_progress) == shard.record
 
 
 def check_source(plan: MergePlan) -> None:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ckptcore.errors import InvalidName, ReleaseNotFound
+from ckptcore.errors import InvalidName, NotEnoughSpace, ReleaseNotFound, SourceChanged
 from ckptcore.merging import check_space, ignore_progress, write_output
 from ckptcore.registry import Shelf, history_of, is_release, make_shelf, move_alias, shelf_of
 from ckptcore.rules.manifest import MANIFEST_NAME, Manifest, release_identity
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.release import DEFAULT_ALIAS, check_name, is_published, release_name
 from ckptcore.storage.commit import locked, remove_tree, sync_directory, write_file
-from ckptcore.storage.copier import OnProgress
+from ckptcore.storage.copier import Digests, OnProgress
 from ckptcore.storage.digests import copy_file, sha256_of
 from ckptcore.storage.staging import clear, commit, held
 from ckptcore.validating import read_manifest, require_valid, validate
@@ -94,7 +94,15 @@ def stage(
     release = release_name(plan.step, plan.unique_id, release_identity(plan.digest, records))
 
     def write(staging: Path) -> None:
-        write_output(plan, staging, attach=attached, fsync=True, flow_run=flow_run, on_progress=on_progress)
+        write_output(
+            plan,
+            staging,
+            attach=attached,
+            digests=Digests.TENSORS,
+            fsync=True,
+            flow_run=flow_run,
+            on_progress=on_progress,
+        )
 
     return _staged(shelf, release, write)
 
@@ -111,8 +119,12 @@ def _staged(shelf: Shelf, release: str, write: Callable[[Path], None]) -> Staged
             remove_tree(staging)
             return published
         if not (staging / MANIFEST_NAME).exists():
-            clear(staging)
-            write(staging)
+            try:
+                write(staging)
+            except (SourceChanged, NotEnoughSpace):
+                # Of no use to a later run, or in the way of everybody; anything else is gone on with.
+                remove_tree(staging)
+                raise
     return Staged(registry, shelf.name, release, str(staging), already_published=False)
 
 
@@ -161,6 +173,7 @@ def publish(
 
 
 def _copy_output(source: Path, manifest: Manifest, attached: Sequence[Path], staging: Path) -> None:
+    clear(staging)
     check_space(staging, sum(record.size_bytes for record in manifest.files))
     copied = [copy_file(source / record.name, staging / record.name) for record in manifest.files]
     copied += [copy_file(path, staging / path.name) for path in attached]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ckptcore.rules.merge_plan import Copy, PlannedShard, PlannedTensor
-from ckptcore.rules.tensors import DTYPES, Box, Shape
+from ckptcore.rules.tensors import DTYPES, Box, Shape, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,12 @@ class Fill:
 
     start: int
     slab: Box
-    dtype: str
+    spec: TensorSpec
     parts: tuple[tuple[Copy, Box], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.slab.volume * DTYPES[self.spec.dtype].itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def _slab_fills(tensor: PlannedTensor, max_bytes: int) -> Iterator[tuple[int, Fi
     """Each slab of a tensor as (size in bytes, fill)."""
     itemsize = DTYPES[tensor.spec.dtype].itemsize
     for slab, parts in parts_of_slabs(tensor.copies, slabs(tensor.spec.shape, max(1, max_bytes // itemsize))):
-        yield slab.volume * itemsize, Fill(0, slab, tensor.spec.dtype, parts)
+        yield slab.volume * itemsize, Fill(0, slab, tensor.spec, parts)
 
 
 def blocks(shard: PlannedShard, *, max_bytes: int) -> Iterator[Block]:
@@ -100,7 +104,7 @@ def blocks(shard: PlannedShard, *, max_bytes: int) -> Iterator[Block]:
             if fills and size + slab_bytes > max_bytes:
                 yield Block(offset, size, tuple(fills))
                 offset, size, fills = offset + size, 0, []
-            fills.append(Fill(size, fill.slab, fill.dtype, fill.parts))
+            fills.append(Fill(size, fill.slab, fill.spec, fill.parts))
             size += slab_bytes
     if fills:
         yield Block(offset, size, tuple(fills))

@@ -36,10 +36,16 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
-    """One tensor of a release and the shard that holds it."""
+    """One tensor of a release and the shard that holds it. ``sha256`` is over its data; "" where it was only merged."""
 
     spec: TensorSpec
     file: str
+    sha256: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        spec = self.spec
+        record: dict[str, object] = {"key": spec.key, "dtype": spec.dtype, "shape": list(spec.shape), "file": self.file}
+        return record | ({"sha256": self.sha256} if self.sha256 else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +100,7 @@ class Manifest:
         return {
             "schema": MANIFEST_SCHEMA,
             "files": [{"name": f.name, "size_bytes": f.size_bytes, "sha256": f.sha256} for f in self.files],
-            "tensors": [
-                {"key": t.spec.key, "dtype": t.spec.dtype, "shape": list(t.spec.shape), "file": t.file}
-                for t in self.tensors
-            ],
+            "tensors": [record.to_json() for record in self.tensors],
             "source": {
                 "path": source.path,
                 "step": source.step,
@@ -119,9 +122,13 @@ def release_identity(plan_digest: str, attachments: tuple[FileRecord, ...]) -> s
     return hashlib.sha256(json.dumps([plan_digest, attached]).encode()).hexdigest()
 
 
-def tensor_records(plan: MergePlan) -> tuple[TensorRecord, ...]:
-    """The tensor table of what ``plan`` writes, sorted by key."""
-    records = [TensorRecord(tensor.spec, shard.name) for shard in plan.shards for tensor in shard.tensors]
+def tensor_records(plan: MergePlan, digests: Mapping[str, str]) -> tuple[TensorRecord, ...]:
+    """The tensor table of what ``plan`` writes, sorted by key. ``digests`` holds the SHA-256 by key, where known."""
+    records = [
+        TensorRecord(tensor.spec, shard.name, digests.get(tensor.spec.key, ""))
+        for shard in plan.shards
+        for tensor in shard.tensors
+    ]
     return tuple(sorted(records, key=lambda record: record.spec.key))
 
 
@@ -183,7 +190,9 @@ class _Fields:
             found = f"{dtype!r} {shape!r}"
             self.issues.append(Issue(self.where, "tensor", "a known dtype and a shape", found, "manifest"))
             dtype, shape = "uint8", []
-        return TensorRecord(TensorSpec(self.text(record, "key"), dtype, tuple(shape)), self.text(record, "file"))
+        sha256 = self.text(record, "sha256") if "sha256" in record else ""
+        spec = TensorSpec(self.text(record, "key"), dtype, tuple(shape))
+        return TensorRecord(spec, self.text(record, "file"), sha256)
 
     def manifest(self, root: Mapping[str, Any]) -> Manifest:
         source = self.record(root.get("source"), "source")

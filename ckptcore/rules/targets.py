@@ -48,7 +48,7 @@ class Part:
         )
         start = 0
         for slab, parts in parts_of_slabs(copies_of(self.output, sources, number), runs):
-            yield Fill(start, slab, self.output.dtype, parts)
+            yield Fill(start, slab, self.output.spec, parts)
             start += slab.volume * itemsize
 
 

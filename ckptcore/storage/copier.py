@@ -7,16 +7,18 @@ of the checkpoint, a tensor or a shard. Staging, names and commit are ``commit``
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
 from pathlib import Path
 from queue import SimpleQueue
 
 from ckptcore.rules.blocks import Block, blocks
+from ckptcore.rules.journal import FinishedShard
 from ckptcore.rules.manifest import FileRecord
 from ckptcore.rules.merge_plan import MergePlan, PlannedShard
 from ckptcore.storage.gather import fill
@@ -24,6 +26,7 @@ from ckptcore.storage.readers import ReaderPool
 from ckptcore.storage.refusals import reported
 
 OnProgress = Callable[[int], None]
+OnShard = Callable[[FinishedShard], None]
 
 # All buffers of one merge together. Larger buffers gained nothing in the benchmark; smaller ones cost calls.
 BUFFER_BUDGET_BYTES = 40 << 20
@@ -48,31 +51,65 @@ def _sizes(shards: int) -> _Sizes:
     return _Sizes(threads, buffers, block, max(1, min(shards, threads // 2)))
 
 
-class _Lane:
-    """One shard being written: its descriptor, its blocks to come, and its hash over the blocks done so far."""
+class Digests(StrEnum):
+    """What is hashed on the way: nothing, each shard, or each shard and each tensor in it."""
 
-    def __init__(self, shard: PlannedShard, path: Path, block_bytes: int, digests: bool) -> None:
+    NONE = "none"
+    SHARDS = "shards"
+    TENSORS = "tensors"
+
+
+class _Hashes:
+    """The SHA-256 of one shard, and of its tensors, fed its bytes in file order."""
+
+    def __init__(self, shard: PlannedShard, digests: Digests) -> None:
+        self.is_idle = digests is Digests.NONE
+        self._shard = sha256(shard.header)
+        self._with_tensors = digests is Digests.TENSORS
+        self._tensor, self._rest = sha256(), 0
+        empty = [tensor.spec.key for tensor in shard.tensors if not tensor.spec.size_bytes]
+        self._tensors = dict.fromkeys(empty, sha256().hexdigest()) if self._with_tensors else {}
+
+    def update(self, block: Block, data: memoryview) -> None:
+        self._shard.update(data)
+        if not self._with_tensors:
+            return
+        for part in block.fills:
+            if not self._rest:
+                self._tensor, self._rest = sha256(), part.spec.size_bytes
+            self._tensor.update(data[part.start : part.start + part.size_bytes])
+            self._rest -= part.size_bytes
+            if not self._rest:
+                self._tensors[part.spec.key] = self._tensor.hexdigest()
+
+    def written(self, shard: PlannedShard) -> FinishedShard:
+        digest = "" if self.is_idle else self._shard.hexdigest()
+        return FinishedShard(FileRecord(shard.name, shard.size_bytes, digest), self._tensors)
+
+
+class _Lane:
+    """One shard being written: its descriptor, its blocks to come, and its hashes over the blocks done so far."""
+
+    def __init__(self, shard: PlannedShard, path: Path, block_bytes: int, digests: Digests) -> None:
         self.shard, self.path = shard, path
         self.blocks = enumerate(blocks(shard, max_bytes=block_bytes))
         with reported("cannot create", path):
             self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self.sha = hashlib.sha256() if digests else None
+        self.hashes = _Hashes(shard, digests)
         self.taken = self.finished = self.next_to_hash = 0
         self.exhausted = False
-        self._waiting: dict[int, tuple[memoryview, memoryview]] = {}
+        self._waiting: dict[int, tuple[Block, memoryview]] = {}
         self._mutex = threading.Lock()
         self._hashing = False
         _write_all(self.descriptor, memoryview(shard.header), 0, path)
-        if self.sha is not None:
-            self.sha.update(shard.header)
 
-    def finish(self, number: int, data: memoryview, buffer: memoryview, free: SimpleQueue[memoryview]) -> None:
+    def finish(self, number: int, block: Block, buffer: memoryview, free: SimpleQueue[memoryview]) -> None:
         """Hash block ``number`` when its turn comes, with all that follow and are ready, and free their buffers."""
-        if self.sha is None:
+        if self.hashes.is_idle:
             free.put(buffer)
             return
         with self._mutex:
-            self._waiting[number] = (data, buffer)
+            self._waiting[number] = (block, buffer)
             if self._hashing:
                 return
             self._hashing = True
@@ -83,7 +120,7 @@ class _Lane:
                     self._hashing = False
                     return
                 self.next_to_hash += 1
-            self.sha.update(ready[0])
+            self.hashes.update(ready[0], ready[1][: ready[0].size_bytes])
             free.put(ready[1])
 
 
@@ -96,59 +133,68 @@ class _Writer:
         shards: Sequence[PlannedShard],
         directory: Path,
         readers: ReaderPool,
-        digests: bool,
+        digests: Digests,
         fsync: bool,
         on_progress: OnProgress,
+        on_shard: OnShard,
     ) -> None:
         self.plan, self.directory, self.readers = plan, directory, readers
-        self.digests, self.fsync, self.on_progress = digests, fsync, on_progress
+        self.digests, self.fsync = digests, fsync
+        self.on_progress, self.on_shard = on_progress, on_shard
         self.sizes = _sizes(len(shards))
-        self.records: dict[str, FileRecord] = {}
         self.stopped = threading.Event()
         self._pending = iter(shards)
         self._lanes: list[_Lane] = []
         self._unclosed: set[_Lane] = set()
         self._turn = 0
         self._mutex = threading.Lock()
+        self._telling = threading.Lock()
         self.free: SimpleQueue[memoryview] = SimpleQueue()
         for _ in range(self.sizes.buffers):
             self.free.put(memoryview(bytearray(self.sizes.block_bytes)))
 
     def take(self) -> tuple[_Lane, int, Block] | None:
         """The next block, the open shards in turn; opens the next shard where one has no blocks left."""
-        with self._mutex:
-            while True:
-                while len(self._lanes) < self.sizes.lanes and (shard := next(self._pending, None)) is not None:
-                    lane = _Lane(shard, self.directory / shard.name, self.sizes.block_bytes, self.digests)
-                    self._lanes.append(lane)
-                    self._unclosed.add(lane)
-                if not self._lanes:
+        while True:
+            with self._mutex:
+                lane = self._open_lane()
+                if lane is None:
                     return None
-                lane = self._lanes[self._turn % len(self._lanes)]
-                self._turn += 1
                 taken = next(lane.blocks, None)
                 if taken is not None:
                     lane.taken += 1
                     return lane, *taken
                 lane.exhausted = True
                 self._lanes.remove(lane)
-                if lane.finished == lane.taken:
-                    self._close(lane)
+                is_done = lane.finished == lane.taken
+            if is_done:
+                self._close(lane)
+
+    def _open_lane(self) -> _Lane | None:
+        while len(self._lanes) < self.sizes.lanes and (shard := next(self._pending, None)) is not None:
+            lane = _Lane(shard, self.directory / shard.name, self.sizes.block_bytes, self.digests)
+            self._lanes.append(lane)
+            self._unclosed.add(lane)
+        self._turn += 1
+        return self._lanes[self._turn % len(self._lanes)] if self._lanes else None
 
     def finished(self, lane: _Lane) -> None:
         with self._mutex:
             lane.finished += 1
-            if lane.exhausted and lane.finished == lane.taken:
-                self._close(lane)
+            is_done = lane.exhausted and lane.finished == lane.taken
+        if is_done:
+            self._close(lane)
 
     def _close(self, lane: _Lane) -> None:
+        """The shard is whole: by whoever finished its last block, with no lock held while the disk works."""
         if self.fsync:
             with reported("cannot sync", lane.path):
                 os.fsync(lane.descriptor)
+        with self._mutex:
+            self._unclosed.remove(lane)
         os.close(lane.descriptor)
-        self._unclosed.remove(lane)
-        digest = lane.sha.hexdigest() if lane.sha is not None else ""
-        self.records[lane.shard.name] = FileRecord(lane.shard.name, lane.shard.size_bytes, digest)
+        with self._telling:
+            self.on_shard(lane.hashes.written(lane.shard))
 
     def work(self) -> None:
         scratch = memoryview(bytearray(self.sizes.block_bytes))
@@ -165,7 +211,7 @@ class _Writer:
                 for wanted in block.fills:
                     fill(self.readers, wanted, data, scratch)
                 _write_all(lane.descriptor, data, block.offset, lane.path)
-                lane.finish(number, data, buffer, self.free)
+                lane.finish(number, block, buffer, self.free)
                 self.finished(lane)
                 self.on_progress(block.size_bytes)
         except BaseException:
@@ -188,18 +234,20 @@ def write_shards(
     shards: Sequence[PlannedShard],
     directory: Path,
     *,
-    digests: bool,
+    digests: Digests,
     fsync: bool,
     on_progress: OnProgress,
-) -> tuple[FileRecord, ...]:
-    """Write ``shards`` of ``plan`` as new files in ``directory``; their sizes and SHA-256 (empty without ``digests``).
+    on_shard: OnShard,
+) -> None:
+    """Write ``shards`` of ``plan`` as new files in ``directory``, and tell ``on_shard`` each one that is finished.
 
-    Deterministic: the same plan over the same source gives the same bytes. ``on_progress`` is told the bytes of each
-    finished block, from any thread. Raises :class:`NotEnoughSpace`, :class:`StorageError` or :class:`DamagedFile`;
+    Deterministic: the same plan over the same source gives the same bytes. With ``fsync`` a shard is on disk before it
+    counts as finished. ``on_progress`` is told the bytes of each finished block; both are called from any thread,
+    ``on_shard`` never twice at once. Raises :class:`NotEnoughSpace`, :class:`StorageError` or :class:`DamagedFile`;
     partial files are left for the caller, who owns the directory.
     """
     with ReaderPool(Path(plan.directory), plan.inputs) as readers:
-        writer = _Writer(plan, shards, directory, readers, digests, fsync, on_progress)
+        writer = _Writer(plan, shards, directory, readers, digests, fsync, on_progress, on_shard)
         try:
             with ThreadPoolExecutor(writer.sizes.threads, thread_name_prefix="merge") as pool:
                 futures = [pool.submit(writer.work) for _ in range(writer.sizes.threads)]
@@ -213,7 +261,6 @@ def write_shards(
                 future.result()
         finally:
             writer.close_all()
-    return tuple(writer.records[shard.name] for shard in shards)
 
 
 def _write_all(descriptor: int, data: memoryview, offset: int, path: Path) -> None:

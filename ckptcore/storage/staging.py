@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,10 +55,10 @@ def _lock(path: Path) -> int:
             os.close(descriptor)
 
 
-def clear(path: Path) -> None:
-    """Delete what an earlier process left in a held staging directory."""
+def clear(path: Path, *, keep: Set[str] = frozenset()) -> None:
+    """Delete what an earlier process left in a held staging directory, but for the names to ``keep``."""
     with reported("cannot clear", path):
-        leftovers = [entry for entry in path.iterdir() if entry.name != _LOCK]
+        leftovers = [entry for entry in path.iterdir() if entry.name != _LOCK and entry.name not in keep]
     for entry in leftovers:
         remove_tree(entry)
 
@@ -66,5 +66,8 @@ def clear(path: Path) -> None:
 def commit(path: Path, target: Path, *, overwrite: bool) -> None:
     """Move a held, finished staging directory to ``target`` in one step, as ``commit.appear`` does."""
     with reported("cannot release", path):
-        (path / _LOCK).unlink(missing_ok=True)
+        notes = [entry for entry in path.iterdir() if entry.name.startswith(".") and entry.name != _LOCK]
+        # The lock goes last: what a crash leaves between is still a held, finished staging directory.
+        for entry in (*notes, path / _LOCK):
+            entry.unlink(missing_ok=True)
     appear(path, target, overwrite=overwrite)
