@@ -22,18 +22,26 @@ LOCKED := pyproject.toml requirements.lock Makefile
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 DEMO_PREFECT_HOME := $(CURDIR)/demo/prefect
+CKPT = $(VENV)/bin/ckpt
 
 FAST_SUITE := pytest -m "not paddle"
 
-.PHONY: help demo test test-oldest test-newest test-paddle lint format types contracts bench lock clean
+.PHONY: help demo test test-oldest test-newest test-paddle test-sign lint format types contracts bench lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
 
 demo: $(VENV)/runtime.stamp ## the whole lifecycle on the small Llama run that ships with the tests
-	PREFECT_HOME=$(DEMO_PREFECT_HOME) $(VENV)/bin/ckpt run tests/data/llama-run demo/registry --name llama --flow
+	@echo "What the trainer left in tests/data/llama-run:"
+	@$(CKPT) versions tests/data/llama-run
 	@echo
-	@release=$$($(VENV)/bin/ckpt resolve demo/registry llama) && echo "The release is at $$release and holds:" && ls -l "$$release/"
+	@echo "The newest is verified, merged, validated and published by the Prefect flow, which starts a server of its own first:"
+	@PREFECT_HOME=$(DEMO_PREFECT_HOME) $(CKPT) run tests/data/llama-run demo/registry --name llama --flow
+	@echo
+	@release=$$($(CKPT) resolve demo/registry llama) && echo "A serving job mounts $$release, which holds:" && ls -l "$$release/"
+	@echo
+	@echo "Every byte of it, read again:"
+	@$(CKPT) validate demo/registry/llama/latest
 
 test: test-oldest test-newest ## the fast suite, on the oldest Python with coverage and on the newest one here
 
@@ -51,6 +59,9 @@ endif
 
 test-paddle: .venv-paddle/dev.stamp ## the cross-check against Paddle itself (CPU wheel)
 	.venv-paddle/bin/pytest -m paddle
+
+test-sign: .venv-sign/dev.stamp ## signatures against model-signing's own command
+	.venv-sign/bin/pytest -m sign
 
 lint: $(VENV)/dev.stamp ## ruff: rules and formatting
 	$(VENV)/bin/ruff check .
@@ -72,12 +83,12 @@ bench: $(VENV)/dev.stamp ## merge against cp, Paddle and torch; prints a table, 
 lock: ## write requirements.lock anew; pins stay unless pyproject.toml or UPGRADE=1 moves them
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch" && \
 	"$$scratch/bin/python" -m pip install -qq --disable-pip-version-check uv && \
-	"$$scratch/bin/uv" pip compile --quiet --universal --python-version 3.11 --extra dev --extra paddle \
+	"$$scratch/bin/uv" pip compile --quiet --universal --python-version 3.11 --extra dev --extra paddle --extra sign \
 		--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 		$(if $(UPGRADE),--upgrade) -o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made here
-	rm -rf .venv .venv-newest .venv-paddle demo build dist .coverage bench-results.json
+	rm -rf .venv .venv-newest .venv-paddle .venv-sign demo build dist .coverage bench-results.json
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find ckptcore flows tasks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -108,4 +119,9 @@ $(VENV)/dev.stamp: $(LOCKED)
 .venv-paddle/dev.stamp: $(LOCKED)
 	$(call make_venv,.venv-paddle,$(PYTHON))
 	@.venv-paddle/bin/$(PIP_INSTALL) -e '.[dev,paddle]'
+	@touch $@
+
+.venv-sign/dev.stamp: $(LOCKED)
+	$(call make_venv,.venv-sign,$(PYTHON))
+	@.venv-sign/bin/$(PIP_INSTALL) -e '.[dev,sign]'
 	@touch $@

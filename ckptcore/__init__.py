@@ -22,13 +22,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ckptcore.aliasing import promote, rollback
     from ckptcore.detecting import inspect, list_versions, newest_complete
     from ckptcore.errors import CheckpointError
+    from ckptcore.leasing import is_leased, lease
     from ckptcore.lifecycle import Choice, run
     from ckptcore.loading import load_merged_state_dict, load_state_dict
     from ckptcore.merging import merge, plan
+    from ckptcore.pinning import pin, unpin
     from ckptcore.publishing import publish
     from ckptcore.registry import resolve
+    from ckptcore.retaining import prune
+    from ckptcore.rules.retention import KeepEvery, KeepLast, KeepNewerThan
     from ckptcore.rules.selection import Selection
     from ckptcore.validating import require_valid, validate
     from ckptcore.verifying import require_sound, verify
@@ -36,19 +41,29 @@ if TYPE_CHECKING:
 _HOMES = {
     "CheckpointError": "errors",
     "Choice": "lifecycle",
+    "KeepEvery": "rules.retention",
+    "KeepLast": "rules.retention",
+    "KeepNewerThan": "rules.retention",
     "Selection": "rules.selection",
     "inspect": "detecting",
+    "is_leased": "leasing",
+    "lease": "leasing",
     "list_versions": "detecting",
     "load_merged_state_dict": "loading",
     "load_state_dict": "loading",
     "merge": "merging",
     "newest_complete": "detecting",
+    "pin": "pinning",
     "plan": "merging",
+    "promote": "aliasing",
+    "prune": "retaining",
     "publish": "publishing",
     "require_sound": "verifying",
     "require_valid": "validating",
     "resolve": "registry",
+    "rollback": "aliasing",
     "run": "lifecycle",
+    "unpin": "pinning",
     "validate": "validating",
     "verify": "verifying",
 }
@@ -56,19 +71,29 @@ _HOMES = {
 __all__ = [
     "CheckpointError",
     "Choice",
+    "KeepEvery",
+    "KeepLast",
+    "KeepNewerThan",
     "Selection",
     "inspect",
+    "is_leased",
+    "lease",
     "list_versions",
     "load_merged_state_dict",
     "load_state_dict",
     "merge",
     "newest_complete",
+    "pin",
     "plan",
+    "promote",
+    "prune",
     "publish",
     "require_sound",
     "require_valid",
     "resolve",
+    "rollback",
     "run",
+    "unpin",
     "validate",
     "verify",
 ]

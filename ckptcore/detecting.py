@@ -143,7 +143,8 @@ class _Source:
         root = os.path.realpath(self.asked)
         listing = self.directories.listing(root)
         if listing is None:
-            raise VersionNotFound(f"{self.asked}: no such directory")
+            what = "is no directory" if os.path.lexists(root) else "no such directory"
+            raise VersionNotFound(f"{self.asked}: {what}")
         if not listing.steps:
             return self._survey_place(root, listing)
         if listing.unique_ids:

@@ -75,6 +75,22 @@ class PaddleMissing(CheckpointError, ImportError):
     """Paddle tensors were asked for, and Paddle cannot be imported."""
 
 
+class DeviceFailed(CheckpointError, RuntimeError):
+    """A device could not hold a tensor, or give it back; nothing is known of the tensor."""
+
+
+class SmokeFailed(CheckpointError, RuntimeError):
+    """The user's own function does not accept the release, or wrote into it."""
+
+
+class SigningMissing(CheckpointError, ImportError):
+    """A signature was asked for, and model-signing cannot be imported."""
+
+
+class SigningFailed(CheckpointError, ValueError):
+    """The key is none to sign with, or another key has signed already."""
+
+
 class TargetMismatch(CheckpointError, ValueError):
     """The tensors to be filled are not those of the checkpoint: keys, shapes, dtypes or placements."""
 
@@ -89,6 +105,14 @@ class ReleaseInvalid(CheckpointError, ValueError):
 
 class InvalidExpectations(CheckpointError, ValueError):
     """A document of expected names, shapes and dtypes does not say what it must."""
+
+
+class AliasMoved(CheckpointError, RuntimeError):
+    """An alias does not name what its mover expected: somebody else was first."""
+
+
+class InvalidRetention(CheckpointError, ValueError):
+    """The rules of retention keep nothing, or are none."""
 
 
 class ReleaseNotFound(CheckpointError, FileNotFoundError):

@@ -18,11 +18,27 @@ def read_expectations(path: Path | None) -> tuple[Expectation, ...]:
     with reported("cannot read", path):
         data = path.read_bytes()
     try:
-        return parse_expectations(yaml.safe_load(data))
-    except yaml.YAMLError as error:
-        raise InvalidExpectations(f"{path}: not a YAML document: {error}") from error
+        document = yaml.safe_load(data)
+    # Beside its own errors, PyYAML lets out those of impossible dates and of nesting without end.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidExpectations(f"{path}: not a YAML document: {_fault(error)}") from error
+    try:
+        return parse_expectations(document)
+    except InvalidExpectations as error:
+        raise InvalidExpectations(f"{path}: {error.message}", error.issues) from error
+
+
+def _fault(error: Exception) -> str:
+    """What is wrong, on one line, and where in the file."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def expectations_yaml(document: object) -> str:
-    """The document of :func:`~ckptcore.rules.shapes.describe` as YAML, in its own order."""
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+    """The document of :func:`~ckptcore.rules.shapes.describe` as YAML, in its own order.
+
+    Characters beyond ASCII are escaped: PyYAML reads some of its own unescaped ones (U+0085, say) back as spaces.
+    """
+    return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=120)

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ckptcore.detecting import newest_verified
+from ckptcore.gates import require_ready
 from ckptcore.merging import ignore_progress, plan
-from ckptcore.publishing import Published, Staged, companions_of, discard, publish_staged, stage
+from ckptcore.publishing import Published, Staged, companions_of, discard, pass_gates, publish_staged, stage
+from ckptcore.rules.gates import Gate
 from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan
-from ckptcore.rules.release import DEFAULT_ALIAS
+from ckptcore.rules.release import DEFAULT_ALIAS, check_alias
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.shapes import Expectation
 from ckptcore.rules.validation import ValidationReport
@@ -54,19 +56,24 @@ def run(
     alias: str = DEFAULT_ALIAS,
     attach: Sequence[str | os.PathLike[str]] = (),
     expectations: Sequence[Expectation] = (),
+    gates: Sequence[Gate] = (),
     on_plan: Callable[[MergePlan], OnProgress] = unwatched,
 ) -> Published:
     """Publish the chosen version as a release of ``name``; where that release stands already, nothing is done.
 
-    ``on_plan`` is told the plan and gives the callback that is told each written block.
+    The release must pass ``gates`` before it becomes visible or the alias moves to it. ``on_plan`` is told the plan
+    and gives the callback that is told each written block.
     Raises a :class:`CheckpointError` leaf for whatever refuses it; then nothing is visible that was not before.
     """
+    require_ready(gates)
+    check_alias(alias)
     planned = choice.planned()
     companions = [*companions_of(planned.directory), *attach]
     staged = stage(planned, registry, name, attach=companions, on_progress=on_plan(planned))
     if not staged.already_published:
         validate_staged(staged, expectations)
-    return publish_staged(staged, alias=alias)
+    passed = pass_gates(staged, gates, alias=alias)
+    return publish_staged(staged, alias=alias).after(passed)
 
 
 def validate_staged(staged: Staged, expectations: Sequence[Expectation]) -> ValidationReport:

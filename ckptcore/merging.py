@@ -13,19 +13,21 @@ from importlib import metadata
 from pathlib import Path
 
 from ckptcore.clock import now
-from ckptcore.errors import NotEnoughSpace, OutputExists, SourceChanged
+from ckptcore.errors import InvalidName, NotEnoughSpace, OutputExists, SourceChanged
 from ckptcore.rules.journal import JOURNAL_NAME, FinishedShard, finished_shards, journal_head
+from ckptcore.rules.layout import metadata_name
 from ckptcore.rules.located import LocatedCheckpoint
 from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest, SourceRecord, tensor_records
 from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan, plan_merge
 from ckptcore.rules.selection import Selection, select
 from ckptcore.rules.shard_layout import INDEX_NAME
-from ckptcore.storage.commit import append_line, remove_tree, sync_directory, write_file
+from ckptcore.storage.commit import append_line, sync_directory, write_file
 from ckptcore.storage.copier import Digests, OnProgress, write_shards
 from ckptcore.storage.digests import copy_file, sha256_of
+from ckptcore.storage.leases import held_if_possible
 from ckptcore.storage.local import fingerprint
 from ckptcore.storage.refusals import reported
-from ckptcore.storage.staging import clear, commit, held
+from ckptcore.storage.staging import clear, commit, drop, forget, held
 
 _log = logging.getLogger(__name__)
 
@@ -63,26 +65,37 @@ def merge(
     manifest records sizes alone. Raises :class:`OutputExists`, :class:`NotEnoughSpace`, :class:`SourceChanged`,
     :class:`StorageError`.
     """
+    if "\0" in os.fspath(out):
+        raise InvalidName(f"output {os.fspath(out)!r} contains a NUL character")
     target = Path(os.path.abspath(out))
-    if os.path.lexists(target) and not overwrite:
-        raise OutputExists(f"{target} exists already; choose another output or pass --overwrite")
+    _keep_the_source(plan, target)
     staged = target.with_name(f".{target.name}.staging")
+    if os.path.lexists(target) and not overwrite:
+        forget(staged)
+        raise OutputExists(f"{target} exists already; choose another output or pass --overwrite")
     with held(staged):
         try:
             hashed = Digests.SHARDS if digests else Digests.NONE
             manifest = write_output(plan, staged, digests=hashed, on_progress=on_progress)
             commit(staged, target, overwrite=overwrite)
         except BaseException:
-            remove_tree(staged)
+            drop(staged)
             raise
     return manifest
+
+
+def _keep_the_source(plan: MergePlan, target: Path) -> None:
+    """Raise :class:`OutputExists` where replacing ``target`` would delete what is being merged."""
+    source, real_target = Path(plan.directory), Path(os.path.realpath(target.parent), target.name)
+    if real_target in (source, *source.parents):
+        raise OutputExists(f"{target} holds the source, {source}; choose another output")
 
 
 def write_output(
     plan: MergePlan,
     directory: Path,
     *,
-    attach: Sequence[Path] = (),
+    attach: Sequence[tuple[Path, FileRecord]] = (),
     digests: Digests = Digests.SHARDS,
     fsync: bool = False,
     flow_run: str = "",
@@ -107,12 +120,13 @@ def write_output(
         finished[shard.record.name] = shard
         append_line(journal, shard.to_line())
 
-    write_shards(plan, rest, directory, digests=digests, fsync=fsync, on_progress=on_progress, on_shard=note)
+    with held_if_possible(Path(plan.directory) / metadata_name(plan.unique_id)):
+        write_shards(plan, rest, directory, digests=digests, fsync=fsync, on_progress=on_progress, on_shard=note)
     records = [shard.record for shard in finished.values()]
     if plan.index is not None:
         write_file(directory / INDEX_NAME, plan.index)
         records.append(FileRecord.of(INDEX_NAME, plan.index))
-    records += [copy_file(path, directory / path.name) for path in attach]
+    records += [copy_file(path, directory / path.name, known) for path, known in attach]
     check_source(plan)
     tensor_digests = {key: digest for shard in finished.values() for key, digest in shard.tensors.items()}
     manifest = Manifest(

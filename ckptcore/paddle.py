@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptcore.detecting import newest_verified
-from ckptcore.errors import CheckpointError, PaddleMissing, RanksDisagree, TargetMismatch
+from ckptcore.errors import CheckpointError, DeviceFailed, PaddleMissing, RanksDisagree, TargetMismatch
 from ckptcore.loading import Array, load_parts
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.located import LocatedCheckpoint
@@ -38,6 +38,37 @@ def tensor_of(array: Array, dtype: str, *, on_host: bool) -> Any:
     if dtype.startswith("float8"):
         tensor = tensor.view(dtype)
     return tensor if on_host else tensor.to(paddle.get_device())
+
+
+def device_for_checks() -> str:
+    """The device that tensors are checked on: Paddle's current one, its first GPU, or ``cpu`` where it has neither."""
+    current: str = paddle.get_device()
+    if current == "cpu" and paddle.is_compiled_with_cuda() and paddle.device.cuda.device_count():
+        return "gpu:0"  # somebody set the CPU for their own work
+    return current
+
+
+def through_device(array: Array, dtype: str, device: str) -> Array:
+    """The raw elements of ``array`` after they were a tensor of ``dtype`` on ``device``, in memory of their own.
+
+    Raises :class:`DeviceFailed`.
+    """
+    try:
+        tensor = tensor_of(array, dtype, on_host=True)
+        # In host memory it shares the array's, and a tensor that never moved would prove nothing.
+        placed = tensor.clone() if device == "cpu" else tensor.to(device)
+        returned: Array = placed.numpy()
+    except Exception as error:  # Paddle raises whatever builtin fits: MemoryError, OSError, SystemError, …
+        told = " ".join(str(error).rpartition("Error Message Summary:")[2].lstrip("-\n").split())[:300]
+        what = f"{array.nbytes:,} bytes of {dtype}"
+        raise DeviceFailed(f"{device}: cannot take {what} and give them back: {told}") from error
+    return returned
+
+
+def free_device_memory(device: str) -> None:
+    """Give back what Paddle keeps of the device's memory for later, so that other processes can have it."""
+    if device.startswith("gpu"):
+        paddle.device.cuda.empty_cache()
 
 
 def fill_state_dict(

@@ -1,26 +1,39 @@
 """Publish: a registry of immutable releases and movable aliases, each step atomic, nothing done twice.
 
-``stage`` writes a release aside, ``publish_staged`` makes it visible and moves the alias last; ``publish`` does both
-for an output that was merged before. Which names mean what is ``rules.release``'s.
+``stage`` writes a release aside, ``pass_gates`` lets it be checked and signed, ``publish_staged`` makes it visible and
+moves the alias last; ``publish`` does all of it for an output that was merged before. Which names mean what is
+``rules.release``'s.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ckptcore.errors import InvalidName, NotEnoughSpace, ReleaseNotFound, SourceChanged
+from ckptcore.errors import (
+    Busy,
+    InvalidName,
+    NotEnoughSpace,
+    ReleaseInvalid,
+    ReleaseNotFound,
+    SmokeFailed,
+    SourceChanged,
+)
+from ckptcore.gates import pass_gate, require_ready
+from ckptcore.leasing import lease
 from ckptcore.merging import check_space, ignore_progress, write_output
 from ckptcore.registry import Shelf, history_of, is_release, make_shelf, move_alias, shelf_of
-from ckptcore.rules.manifest import MANIFEST_NAME, Manifest, release_identity
+from ckptcore.rules.gates import Gate, GateReport, Signature
+from ckptcore.rules.manifest import MANIFEST_NAME, UNLISTED, FileRecord, Manifest, release_identity
 from ckptcore.rules.merge_plan import MergePlan
-from ckptcore.rules.release import DEFAULT_ALIAS, check_name, is_published, release_name
-from ckptcore.storage.commit import locked, remove_tree, sync_directory, write_file
+from ckptcore.rules.release import DEFAULT_ALIAS, check_alias, check_name, is_published, release_name
+from ckptcore.storage.commit import locked, sync_directory, write_file
 from ckptcore.storage.copier import Digests, OnProgress
 from ckptcore.storage.digests import copy_file, sha256_of
-from ckptcore.storage.staging import clear, commit, held
+from ckptcore.storage.staging import clear, commit, drop, forget, held
 from ckptcore.validating import read_manifest, require_valid, validate
 
 # What a serving engine wants beside the weights, by Hugging Face's names.
@@ -53,7 +66,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A visible release; ``alias`` points to it. ``did_work`` is False where all of it stood already."""
+    """A visible release; ``alias`` points to it. ``did_work`` is False where all of it stood already.
+
+    ``gates`` is what was passed on the way.
+    """
 
     registry: str
     name: str
@@ -61,9 +77,16 @@ class Published:
     path: str
     alias: str
     did_work: bool
+    gates: tuple[GateReport, ...] = ()
+
+    def after(self, passed: Sequence[GateReport]) -> Published:
+        """The same, with what was passed before it."""
+        did_work = self.did_work or any(report.changed for report in passed)
+        return replace(self, did_work=did_work, gates=tuple(passed))
 
     def to_json(self) -> dict[str, object]:
-        return {field: getattr(self, field) for field in self.__slots__}
+        document = {field: getattr(self, field) for field in self.__slots__}
+        return document | {"gates": [report.to_json() for report in self.gates]}
 
 
 def companions_of(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -97,7 +120,7 @@ def stage(
         write_output(
             plan,
             staging,
-            attach=attached,
+            attach=tuple(zip(attached, records, strict=True)),
             digests=Digests.TENSORS,
             fsync=True,
             flow_run=flow_run,
@@ -116,16 +139,52 @@ def _staged(shelf: Shelf, release: str, write: Callable[[Path], None]) -> Staged
     make_shelf(shelf)
     with held(staging):
         if is_release(shelf.release(release)):
-            remove_tree(staging)
+            drop(staging)
             return published
         if not (staging / MANIFEST_NAME).exists():
             try:
                 write(staging)
             except (SourceChanged, NotEnoughSpace):
                 # Of no use to a later run, or in the way of everybody; anything else is gone on with.
-                remove_tree(staging)
+                drop(staging)
                 raise
     return Staged(registry, shelf.name, release, str(staging), already_published=False)
+
+
+def pass_gates(staged: Staged, gates: Sequence[Gate], *, alias: str = DEFAULT_ALIAS) -> tuple[GateReport, ...]:
+    """Let a staged release through each of ``gates`` in turn, or a published one to which ``alias`` is yet to move.
+
+    Where all stands already, there is nothing to check; a signature that is missing is made even then. A staged release
+    that fails its check or smoke test is thrown away, so that no later run finds it finished. Nobody can write, publish
+    or prune the release meanwhile. Raises what :func:`ckptcore.gates.pass_gate` does, and :class:`Busy`.
+    """
+    shelf = shelf_of(staged.registry, staged.name)
+    stands = staged.already_published and is_published(history_of(shelf), staged.release, alias)
+    due = [gate for gate in gates if not stands or isinstance(gate, Signature)]
+    if not due:
+        return ()
+    try:
+        with _kept(shelf, staged) as directory:
+            return tuple(pass_gate(gate, directory, is_visible=staged.already_published) for gate in due)
+    except (ReleaseInvalid, SmokeFailed):
+        discard(staged)
+        raise
+
+
+@contextmanager
+def _kept(shelf: Shelf, staged: Staged) -> Iterator[Path]:
+    """The directory of a release that nobody changes or deletes while the block runs."""
+    if staged.already_published:
+        with lease(staged.path) as directory:
+            yield directory
+        return
+    with held(Path(staged.path)):
+        if is_release(shelf.release(staged.release)):
+            drop(Path(staged.path))
+            raise Busy(f"{staged.name}@{staged.release}: another process has published it meanwhile; try again")
+        if not (Path(staged.path) / MANIFEST_NAME).exists():
+            raise ReleaseNotFound(f"{staged.path}: no finished release is staged here")
+        yield Path(staged.path)
 
 
 def publish_staged(staged: Staged, *, alias: str = DEFAULT_ALIAS, flow_run: str = "", reason: str = "") -> Published:
@@ -134,7 +193,7 @@ def publish_staged(staged: Staged, *, alias: str = DEFAULT_ALIAS, flow_run: str 
     Killed anywhere between, the same call finishes what is left; called again, it does nothing.
     """
     shelf = shelf_of(staged.registry, staged.name)
-    check_name(alias, "alias")
+    check_alias(alias)
     target = shelf.release(staged.release)
     did_work = False
     with locked(shelf.lock, wait=True):
@@ -145,6 +204,7 @@ def publish_staged(staged: Staged, *, alias: str = DEFAULT_ALIAS, flow_run: str 
                 commit(Path(staged.path), target, overwrite=False)
             did_work = True
         if did_work or not is_published(history_of(shelf), staged.release, alias):
+            forget(shelf.staging(staged.release))
             move_alias(shelf, "publish", alias, staged.release, flow_run=flow_run, reason=reason)
             did_work = True
     return Published(staged.registry, staged.name, staged.release, str(target), alias, did_work)
@@ -157,26 +217,33 @@ def publish(
     *,
     alias: str = DEFAULT_ALIAS,
     attach: Sequence[str | os.PathLike[str]] = (),
+    gates: Sequence[Gate] = (),
     flow_run: str = "",
 ) -> Published:
     """Publish a directory that ``merge`` wrote: validated first, copied and hashed into the registry, never moved."""
+    require_ready(gates)
+    check_alias(alias)
     source = Path(directory)
     require_valid(validate(source))
     manifest = read_manifest(source)
     shelf = shelf_of(registry, name)
     attached = _attachments(attach)
-    records = (*manifest.attachments, *(sha256_of(path, ignore_progress) for path in attached))
+    added = tuple(sha256_of(path, ignore_progress) for path in attached)
+    records = (*manifest.attachments, *added)
     version = manifest.source
     release = release_name(version.step, version.unique_id, release_identity(manifest.plan_digest, records))
-    staged = _staged(shelf, release, lambda staging: _copy_output(source, manifest, attached, staging))
-    return publish_staged(staged, alias=alias, flow_run=flow_run)
+    staged = _staged(
+        shelf, release, lambda staging: _copy_output(source, manifest, zip(attached, added, strict=True), staging)
+    )
+    passed = pass_gates(staged, gates, alias=alias)
+    return publish_staged(staged, alias=alias, flow_run=flow_run).after(passed)
 
 
-def _copy_output(source: Path, manifest: Manifest, attached: Sequence[Path], staging: Path) -> None:
+def _copy_output(source: Path, manifest: Manifest, attached: Iterable[tuple[Path, FileRecord]], staging: Path) -> None:
     clear(staging)
     check_space(staging, sum(record.size_bytes for record in manifest.files))
-    copied = [copy_file(source / record.name, staging / record.name) for record in manifest.files]
-    copied += [copy_file(path, staging / path.name) for path in attached]
+    copied = [copy_file(source / record.name, staging / record.name, record) for record in manifest.files]
+    copied += [copy_file(path, staging / path.name, known) for path, known in attached]
     complete = Manifest(
         files=tuple(sorted(copied)),
         tensors=manifest.tensors,
@@ -195,14 +262,14 @@ def _attachments(attach: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
     paths = sorted((Path(path) for path in attach), key=lambda path: path.name)
     names = [path.name for path in paths]
     for name in names:
-        if name == MANIFEST_NAME or name.endswith((".safetensors", ".index.json")) or names.count(name) > 1:
+        if name in UNLISTED or name.endswith((".safetensors", ".index.json")) or names.count(name) > 1:
             raise InvalidName(f"attached file {name!r}: the release has a file of that name already")
         check_name(name, "attached file")
     return tuple(paths)
 
 
 def discard(staged: Staged) -> None:
-    """Delete a staged release that failed its validation; a published one is left alone."""
+    """Delete a staged release that failed its validation or a gate; a published one is left alone."""
     if not staged.already_published:
         with held(Path(staged.path)):
-            remove_tree(Path(staged.path))
+            drop(Path(staged.path))

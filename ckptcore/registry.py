@@ -10,16 +10,20 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ckptcore.clock import now
-from ckptcore.errors import ReleaseNotFound
+from ckptcore.errors import InvalidName, ReleaseNotFound
 from ckptcore.rules.manifest import MANIFEST_NAME
 from ckptcore.rules.release import HISTORY, RELEASES, Act, check_name, parse_history, parse_reference
-from ckptcore.storage.commit import append_line, point_symlink
+from ckptcore.storage.commit import append_line, make_directory, point_symlink
 from ckptcore.storage.refusals import reported
+
+# Long enough for what a listing does not mend at once, and short enough for whoever waits for an alias to nowhere.
+_LOOK_AGAIN_AFTER_SECONDS = (0.0, 0.1, 0.4, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,14 @@ class Shelf:
     def release(self, release: str) -> Path:
         return self.releases / release
 
+    @property
+    def pins(self) -> Path:
+        return self.root / ".pins"
+
+    @property
+    def trash(self) -> Path:
+        return self.root / ".trash"
+
     def staging(self, release: str) -> Path:
         return self.stagings / release
 
@@ -60,14 +72,24 @@ class Shelf:
 
 def shelf_of(registry: str | os.PathLike[str], name: str) -> Shelf:
     """The place of ``name``, existing or not. Raises :class:`InvalidName`."""
+    if "\0" in os.fspath(registry):
+        raise InvalidName(f"registry {os.fspath(registry)!r} contains a NUL character")
     return Shelf(Path(os.path.abspath(registry)) / check_name(name, "name"))
+
+
+def existing_shelf(registry: str | os.PathLike[str], name: str) -> Shelf:
+    """The place of ``name``, which has releases. Raises :class:`InvalidName` and :class:`ReleaseNotFound`."""
+    shelf = shelf_of(registry, name)
+    if not shelf.releases.is_dir():
+        raise ReleaseNotFound(f"{registry}: no such name: {name!r}")
+    return shelf
 
 
 def make_shelf(shelf: Shelf) -> None:
     """Make the directories of a name, where they are missing."""
     with reported("cannot make the registry's directories in", shelf.root):
-        shelf.releases.mkdir(parents=True, exist_ok=True)
-        shelf.stagings.mkdir(exist_ok=True)
+        make_directory(shelf.releases)
+        make_directory(shelf.stagings)
 
 
 def is_release(path: Path) -> bool:
@@ -134,6 +156,9 @@ def record(
 def move_alias(shelf: Shelf, act: str, alias: str, release: str, *, flow_run: str = "", reason: str = "") -> None:
     """Point ``alias`` to ``release`` in one step and record it as ``act``. The caller holds the lock."""
     previous = pointed_to(shelf, alias)
+    if previous == release:
+        # Whoever moved it was killed before it was recorded: this finishes that act, and records what was before it.
+        previous = next((act.release for act in reversed(history_of(shelf)) if act.alias == alias), "")
     point_symlink(shelf.alias(alias), f"{RELEASES}/{release}")
     record(shelf, act, release, alias=alias, previous=previous, flow_run=flow_run, reason=reason)
 
@@ -145,11 +170,28 @@ def resolve(registry: str | os.PathLike[str], reference: str) -> Path:
     """
     wanted = parse_reference(reference)
     shelf = shelf_of(registry, wanted.name)
-    path = shelf.release(pointed_to(shelf, wanted.ref) or wanted.ref)
-    if not is_release(path):
+    named = pointed_to(shelf, wanted.ref)
+    path = shelf.release(named or wanted.ref)
+    if not is_release(path) and not (named and _comes_to_be_seen(path)):
         known = "no such name" if not shelf.root.is_dir() else f"no release or alias {wanted.ref!r}"
         raise ReleaseNotFound(f"{registry}: {reference}: {known}")
     return path
+
+
+def _comes_to_be_seen(path: Path) -> bool:
+    """Look again, for a bounded time, for a release that an alias names.
+
+    It was renamed into place before the alias moved. A network file system may show a host the alias and still say from
+    its cache that the release is not there; listing the directory makes it ask.
+    """
+    for seconds in _LOOK_AGAIN_AFTER_SECONDS:
+        time.sleep(seconds)
+        if path.parent.is_dir():
+            with reported("cannot list", path.parent):
+                os.listdir(path.parent)
+        if is_release(path):
+            return True
+    return False
 
 
 def _user() -> str:

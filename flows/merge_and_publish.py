@@ -1,4 +1,4 @@
-"""The whole lifecycle as one flow: detect, verify, plan, merge, validate, publish.
+"""The whole lifecycle as one flow: detect, verify, plan, merge, validate, pass the gates, publish.
 
 What each step does is ``ckptcore``'s, how it shows in Prefect is ``tasks``'s. The same without Prefect is
 ``ckptcore.lifecycle``.
@@ -7,7 +7,7 @@ What each step does is ``ckptcore``'s, how it shows in Prefect is ``tasks``'s. T
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from prefect import flow
 from prefect.client.orchestration import get_client
@@ -15,11 +15,14 @@ from prefect.runtime import flow_run
 from pydantic import AfterValidator, Field
 
 from ckptcore.expecting import read_expectations
+from ckptcore.gates import require_ready
 from ckptcore.publishing import Published
+from ckptcore.rules.gates import DEFAULT_SMOKE_SECONDS, GateOptions, check_function
 from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.sizes import parse_size
 from tasks.detect import detect
+from tasks.gate import gate
 from tasks.merge import merge
 from tasks.plan import plan
 from tasks.publish import publish
@@ -34,6 +37,8 @@ def _checked_size(text: str) -> str:
 
 Natural = Annotated[int, Field(ge=0)]
 Size = Annotated[str, AfterValidator(_checked_size)]
+Function = Annotated[str, AfterValidator(check_function)]
+Seconds = Annotated[float, Field(gt=0)]
 
 
 @flow(name="merge-and-publish", flow_run_name="{name}")
@@ -52,6 +57,10 @@ def merge_and_publish(
     alias: str = DEFAULT_ALIAS,
     attach: tuple[str, ...] = (),
     expect: str | None = None,
+    check: Literal["gpu"] | None = None,
+    smoke: Function | None = None,
+    smoke_timeout_seconds: Seconds = DEFAULT_SMOKE_SECONDS,
+    sign_key: str | None = None,
 ) -> Published:
     """Publish a version of a training run as a release of a name. Where that release stands already, nothing is done.
 
@@ -72,7 +81,13 @@ def merge_and_publish(
         alias: The alias to move to the release.
         attach: Files to put into the release; configuration and tokenizer beside the source are found.
         expect: A YAML file of expected names, shapes, dtypes and counts.
+        check: `gpu` loads every tensor on the GPU with Paddle, on the CPU where there is none, before the alias moves.
+        smoke: A function of your own, `module:function`, that must accept the release before the alias moves.
+        smoke_timeout_seconds: How long that function may take.
+        sign_key: A PEM file with the private key that signs the release.
     """
+    gates = GateOptions(check is not None, smoke, smoke_timeout_seconds, sign_key).gates()
+    require_ready(gates)
     expectations = read_expectations(None if expect is None else Path(expect))
     version = detect(source, component, step, unique_id)
     _name_this_run(f"{name}: {version.label}")
@@ -82,7 +97,8 @@ def merge_and_publish(
     staged = merge(planned, registry, name, attach)
     if not staged.already_published:
         validate(staged, expectations)
-    return publish(staged, alias)
+    passed = gate(staged, gates, alias) if gates else ()
+    return publish(staged, alias).after(passed)
 
 
 def _name_this_run(text: str) -> None:

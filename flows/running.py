@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ckptcore.rules.gates import GateOptions
+
 if TYPE_CHECKING:
     from uuid import UUID
 
@@ -36,10 +38,14 @@ def run_as_flow(
     alias: str,
     attach: Sequence[str | os.PathLike[str]] = (),
     expect: str | os.PathLike[str] | None = None,
+    gates: GateOptions = GateOptions(),
 ) -> Published:
     """What :func:`ckptcore.run` does, as a run of the flow. Raises what refused it; the run is then failed."""
     for setting, value in _ENVIRONMENT.items():
         os.environ.setdefault(setting, value)
+    if home := os.environ.get("PREFECT_HOME"):
+        # Prefect makes only the last directory of the path, and without its home it cannot start its server.
+        os.makedirs(os.path.expanduser(home), exist_ok=True)
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     from flows.merge_and_publish import merge_and_publish
@@ -63,6 +69,10 @@ def run_as_flow(
             alias=alias,
             attach=tuple(os.path.abspath(path) for path in attach),
             expect=None if expect is None else os.path.abspath(expect),
+            check="gpu" if gates.check else None,
+            smoke=gates.smoke,
+            smoke_timeout_seconds=gates.smoke_timeout_seconds,
+            sign_key=None if gates.sign_key is None else os.path.abspath(gates.sign_key),
             return_state=True,
         )
         if not has_server and state.state_details.flow_run_id is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +53,25 @@ def ckpt_process(*arguments: object, cwd: Path) -> Outcome:
         timeout=120,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def everything_below(directory: Path) -> dict[str, int]:
+    """Names and times: equal before and after means that nothing was written."""
+    return {str(path.relative_to(directory)): path.lstat().st_mtime_ns for path in directory.rglob("*")}
+
+
+def document_of(outcome: Outcome) -> Any:
+    """The JSON document of a command that is done and has nothing to say to people."""
+    assert outcome.status == 0, outcome
+    assert outcome.stderr == ""
+    return json.loads(outcome.stdout)
+
+
+def assert_refused(outcome: Outcome, *mentioned: str) -> None:
+    """Status 1, nothing on stdout, and on stderr the refusal with each issue on its own line."""
+    assert (outcome.status, outcome.stdout) == (1, ""), outcome
+    first, *issues = outcome.stderr.splitlines()
+    assert first.startswith("ckpt: ")
+    assert all(issue.startswith("  ") for issue in issues)
+    for text in mentioned:
+        assert text in outcome.stderr

@@ -204,7 +204,7 @@ class TestNoSource:
 
     def test_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "0.metadata").touch()
-        with pytest.raises(VersionNotFound, match="no such directory"):
+        with pytest.raises(VersionNotFound, match="is no directory"):
             newest_complete(tmp_path / "0.metadata")
 
     def test_an_empty_directory_holds_no_version(self, tmp_path: Path) -> None:

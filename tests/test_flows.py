@@ -30,7 +30,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.tasks import Task
 from prefect.testing.utilities import prefect_test_harness
 
-from ckptcore.errors import ReleaseInvalid, SelectionError, VersionIncomplete, VersionNotFound
+from ckptcore.errors import ReleaseInvalid, SelectionError, SmokeFailed, VersionIncomplete, VersionNotFound
 from ckptcore.lifecycle import Choice
 from ckptcore.publishing import Staged
 from ckptcore.registry import resolve
@@ -167,6 +167,23 @@ def test_a_refusal_of_a_later_step_is_not_tried_again_either(server: str, tmp_pa
     assert list((Path(registry) / "small" / "releases").iterdir()) == []
 
 
+def test_a_release_passes_its_gates_before_the_alias_moves(server: str, registry: str) -> None:
+    refused = merge_and_publish(
+        str(LLAMA_RUN), registry, "gated", smoke="tests.smoke_functions:says_no", return_state=True
+    )
+    with pytest.raises(SmokeFailed):
+        refused.result()
+    runs = task_runs_of(flow_run_of(refused).id, last="gate")
+    assert (runs["gate"].run_count, "publish" in runs) == (1, False)
+    assert list((Path(registry) / "gated").glob("releases/*")) == []
+
+    passed = merge_and_publish(str(LLAMA_RUN), registry, "gated", smoke="tests.smoke_functions:good", return_state=True)
+    [report] = passed.result().gates
+    shown = [str(found.data) for found in artifacts_of(flow_run_of(passed).id) if str(found.key).startswith("gates-")]
+    assert len(shown) == 1
+    assert report.finding in shown[0]
+
+
 def test_a_fault_of_the_file_system_is_tried_again(server: str, tmp_path: Path) -> None:
     obstacle = tmp_path / "registry"
     obstacle.write_text("a file where the directory must be")
@@ -233,13 +250,13 @@ def test_prefect_is_told_not_to_track_before_it_is_imported() -> None:
 
 
 def test_a_run_without_any_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "demo" / "prefect"))
     outcome = ckpt_process("run", LLAMA_RUN, "registry", "--name", "llama", "--flow", "--json", cwd=tmp_path)
     assert outcome.status == 0, outcome
     assert json.loads(outcome.stdout)["path"] == str(resolve(tmp_path / "registry", "llama"))
     assert "Stopping temporary server" in outcome.stderr
     assert "Traceback" not in outcome.stderr
-    with closing(sqlite3.connect(tmp_path / "prefect" / "prefect.db")) as records:
+    with closing(sqlite3.connect(tmp_path / "demo" / "prefect" / "prefect.db")) as records:
         states = dict(records.execute("SELECT name, state_type FROM task_run"))
     assert sorted(states.values()) == ["COMPLETED"] * 6  # nothing was lost when the server stopped
 

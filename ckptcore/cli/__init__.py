@@ -7,32 +7,64 @@ run: ``ckpt --help`` loads neither numpy nor Prefect.
 
 from __future__ import annotations
 
-import json
+import io
+import os
+import signal
 import sys
 
-from ckptcore.cli import release, source
-from ckptcore.cli.app import app
+from ckptcore.cli import inspect, operate, release, source
+from ckptcore.cli.app import app, complain, print_json
 from ckptcore.errors import CheckpointError
 
-__all__ = ["app", "main", "release", "source"]
+__all__ = ["app", "inspect", "main", "operate", "release", "source"]
 
 
 def main() -> None:
     """Run the command line. A refusal is printed, never raised."""
+    _prepare_streams()
+    try:
+        status = _status()
+        sys.stdout.flush()
+    except OSError as error:
+        # What is left must go somewhere, or the interpreter's own last flush fails too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            status = 128 + signal.SIGPIPE  # the reader has left, as in ``ckpt plan … | head``
+        else:
+            complain(f"ckpt: cannot write to stdout: {error.strerror}")
+            status = 1
+    raise SystemExit(status)
+
+
+def _prepare_streams() -> None:
+    """Whatever the shell and its locale: help and JSON are UTF-8, a path is its bytes, and a closed stream swallows."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+
+
+def _status() -> int | str | None:
     try:
         app(prog_name="ckpt")
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):
+            raise stop.__context__ from None  # typer turned it into status 1, which means a refusal here
+        return stop.code
     except CheckpointError as error:
         _refuse(error)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         # Whatever the storage layer did not foresee is still a sentence, not a stack trace.
-        _refuse(CheckpointError(f"{error.filename or 'ckpt'}: {error.strerror or error}"))
+        _refuse(CheckpointError(f"{error.filename or 'the system refused'}: {error.strerror or error}"))
+    return 1
 
 
 def _refuse(error: CheckpointError) -> None:
     if "--json" in sys.argv[1:]:
         issues = [issue.to_json() for issue in error.issues]
-        print(json.dumps({"error": type(error).__name__, "message": error.message, "issues": issues}))
-    print(f"ckpt: {error.message}", file=sys.stderr)
+        print_json({"error": type(error).__name__, "message": error.message, "issues": issues})
+    complain(f"ckpt: {error.message}")
     for issue in error.issues:
-        print(f"  {issue}", file=sys.stderr)
-    raise SystemExit(1)
+        complain(f"  {issue}")

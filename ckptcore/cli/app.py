@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,6 @@ import typer
 # Plain help: rich's would cost a third of the start-up time that is allowed.
 app = typer.Typer(
     name="ckpt",
-    help="Turn Paddle's distributed checkpoints into verified, merged, published releases.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -33,7 +33,10 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Turn Paddle's distributed checkpoints into verified, merged, published releases."""
+    """Turn Paddle's distributed checkpoints into verified, merged, published releases.
+
+    Exit status: 0 done; 1 refused, with every issue on a line of stderr; 2 wrong usage.
+    """
 
 
 def size_in_bytes(text: str) -> int:
@@ -77,9 +80,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def print_json(document: object) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=2))
+    """Print one JSON document; bytes of a path that are no UTF-8 are escaped, as ``os.fsencode`` reads them."""
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    print(text.encode(errors="backslashreplace").decode())
 
 
-def complain(line: str) -> None:
-    """Print a line for people to stderr."""
-    typer.echo(line, err=True)
+def complain(text: str) -> None:
+    """Print one line for people to stderr, over a line of progress that stands there unfinished.
+
+    What could move the cursor or start another line, in a file's name say, is escaped.
+    """
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    print("\r\x1b[K" + line if sys.stderr.isatty() else line, file=sys.stderr)

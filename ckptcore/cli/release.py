@@ -25,6 +25,7 @@ from ckptcore.cli.app import (
     complain,
     print_json,
 )
+from ckptcore.cli.gate_options import Check, SignKey, Smoke, SmokeTimeout, gate_options_of
 from ckptcore.cli.source import choice_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,11 @@ def validate(
     expect: Expect = None,
     as_json: Json = False,
 ) -> None:
-    """Re-read OUT as a consumer would, and report every mismatch with its manifest, index and expectations."""
+    """Re-read OUT as a consumer would: every mismatch at once.
+
+    Every byte is hashed and held against the manifest, headers against the index, shapes and dtypes against the
+    expectations.
+    """
     from ckptcore.expecting import read_expectations
     from ckptcore.validating import validate as validate_output
 
@@ -47,10 +52,10 @@ def validate(
     if as_json:
         print_json(report.to_json())
     else:
-        verdict = "valid" if not report.issues else f"{len(report.issues)} mismatch(es)"
-        typer.echo(f"{out}: {verdict}; {report.files} files, {report.tensors:,} tensors, {report.size_bytes:,} bytes")
+        verdict = f"not valid, {len(report.issues)} issue(s)" if report.issues else "valid"
+        print(f"{out}: {verdict}; {report.files} files, {report.tensors:,} tensors, {report.size_bytes:,} bytes")
         for note in report.notes:
-            typer.echo(f"  note: {note}")
+            print(f"  note: {note}")
     for issue in report.issues:
         complain(str(issue))
     if report.issues:
@@ -71,7 +76,7 @@ def expect(
     if as_json:
         print_json(document)
     else:
-        typer.echo(expectations_yaml(document), nl=False)
+        print(expectations_yaml(document), end="")
 
 
 @app.command()
@@ -81,12 +86,20 @@ def publish(
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The name to publish under.")],
     alias: Alias = "latest",
     attach: Attach = None,
+    check: Check = None,
+    smoke: Smoke = None,
+    smoke_timeout: SmokeTimeout = 600,
+    sign_key: SignKey = None,
     as_json: Json = False,
 ) -> None:
-    """Copy a merged output into REGISTRY as an immutable release and move the alias to it."""
+    """Copy a merged output into REGISTRY and move an alias to it.
+
+    The release is immutable and appears in one rename, the alias moves last. The same output is published once.
+    """
     from ckptcore.publishing import publish as publish_output
 
-    _show(publish_output(out, registry, name, alias=alias, attach=attach or ()), as_json)
+    gates = gate_options_of(check, smoke, smoke_timeout, sign_key).gates()
+    _show(publish_output(out, registry, name, alias=alias, attach=attach or (), gates=gates), as_json)
 
 
 @app.command()
@@ -102,7 +115,7 @@ def resolve(
     if as_json:
         print_json({"path": str(path), "release": path.name})
     else:
-        typer.echo(str(path))
+        print(path)
 
 
 @app.command()
@@ -121,19 +134,27 @@ def run(
     alias: Alias = "latest",
     attach: Attach = None,
     expect: Expect = None,
+    check: Check = None,
+    smoke: Smoke = None,
+    smoke_timeout: SmokeTimeout = 600,
+    sign_key: SignKey = None,
     flow: Annotated[bool, typer.Option("--flow", help="Run it as the Prefect flow.")] = False,
     as_json: Json = False,
 ) -> None:
-    """The whole lifecycle: detect, verify, merge, validate and publish, as one command."""
+    """All of it: detect, verify, merge, validate, publish.
+
+    The tensors are written once, straight into the release. Where that release stands already, nothing is done.
+    """
     from ckptcore.expecting import read_expectations
 
     choice = choice_of(source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size)
     attached = tuple(attach or ())
     expectations = read_expectations(expect)
+    gates = gate_options_of(check, smoke, smoke_timeout, sign_key)
     if flow:
         from flows.running import run_as_flow
 
-        _show(run_as_flow(choice, registry, name, alias=alias, attach=attached, expect=expect), as_json)
+        _show(run_as_flow(choice, registry, name, alias=alias, attach=attached, expect=expect, gates=gates), as_json)
         return
     from ckptcore.cli.progress import Progress
     from ckptcore.lifecycle import run as run_lifecycle
@@ -146,6 +167,7 @@ def run(
             alias=alias,
             attach=attached,
             expectations=expectations,
+            gates=gates.gates(),
             on_plan=Progress,
         ),
         as_json,
@@ -156,6 +178,12 @@ def _show(published: Published, as_json: bool) -> None:
     if as_json:
         print_json(published.to_json())
         return
-    done = "published" if published.did_work else "is published already:"
-    typer.echo(f"{done} {published.name}@{published.release}")
-    typer.echo(f"  {published.alias} -> {published.path}")
+    for report in published.gates:
+        print(f"{report.gate}: {report.finding}")
+    if published.did_work:
+        print(f"published {published.name}@{published.release}")
+        print(f"  {published.alias} -> {published.path}")
+    else:
+        # The alias may have been moved since, on purpose; it is not claimed to point here.
+        print(f"{published.name}@{published.release} is published already; nothing was done")
+        print(f"  {published.path}")

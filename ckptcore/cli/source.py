@@ -49,21 +49,27 @@ def choice_of(
 
 @app.command()
 def versions(source: Source, component: Component = None, as_json: Json = False) -> None:
-    """List every version of SOURCE, newest first, with its state and why."""
+    """List every version of SOURCE with its state, and why.
+
+    The newest comes first. A version is complete, incomplete or damaged; the reasons stand below it.
+    """
     from ckptcore.detecting import inspect_all
 
-    documents = []
+    documents, listed = [], 0
     for inspected in inspect_all(source, component):
         version, state = inspected.version, inspected.state
         if as_json:
             reasons = [reason.to_json() for reason in state.reasons]
             documents.append(version.to_json() | {"state": state.kind.value, "reasons": reasons})
             continue
-        typer.echo(f"{state.kind.value:<10}  {version.label}  {version.directory}")
+        listed += 1
+        print(f"{state.kind.value:<10}  {version.label}  {version.directory}")
         for reason in state.reasons:
-            typer.echo(f"            {reason}")
+            print(f"            {reason}")
     if as_json:
         print_json(documents)
+    elif not listed:
+        complain(f"{source}: holds no version")
 
 
 @app.command()
@@ -75,7 +81,7 @@ def latest(source: Source, component: Component = None, as_json: Json = False) -
     if as_json:
         print_json(version.to_json())
     else:
-        typer.echo(f"{version.label}  {version.directory}")
+        print(f"{version.label}  {version.directory}")
 
 
 @app.command()
@@ -89,7 +95,11 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Prove that a version is whole: every file, piece, shape and dtype. Reads headers only, unless --deep."""
+    """Prove that a version is whole, or say all that is wrong.
+
+    Checked are every file, piece, shape and dtype. Headers alone are read, unless --deep. Without --step and --id it is
+    the version that a merge would take; where none is complete, the newest.
+    """
     from ckptcore.detecting import version_to_judge
     from ckptcore.verifying import verify as verify_version
 
@@ -97,8 +107,8 @@ def verify(
     if as_json:
         print_json(report.to_json())
     else:
-        for line in report.lines():
-            typer.echo(line)
+        for line in report.summary():
+            print(line)
     for issue in report.issues:
         complain(str(issue))
     if not report.is_sound:
@@ -118,20 +128,23 @@ def plan(
     max_shard_size: MaxShardSize = "5GB",
     as_json: Json = False,
 ) -> None:
-    """Print what a merge would do: every shard, tensor and copy. Writes nothing."""
+    """Print what a merge would do, and write nothing.
+
+    Every shard, tensor and copy is listed, with the bytes, the memory and the free disk that the merge needs.
+    """
     choice = choice_of(source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size)
     planned = choice.planned()
     if as_json:
         print_json(planned.to_json())
     else:
         for line in planned.lines():
-            typer.echo(line)
+            print(line)
 
 
 @app.command()
 def merge(
     source: Source,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; must not exist.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; parents are made.")],
     component: Component = None,
     step: Step = None,
     unique_id: UniqueId = None,
@@ -140,13 +153,17 @@ def merge(
     include: Include = None,
     exclude: Exclude = None,
     max_shard_size: MaxShardSize = "5GB",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT, at once, if it exists.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT, at once, where it exists.")] = False,
     digests: Annotated[bool, typer.Option(help="Compute the SHA-256 of every shard on the way.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Verify a version of SOURCE and write its unsharded tensors to OUT as safetensors."""
+    """Verify a version and write its unsharded tensors to OUT.
+
+    OUT gets safetensors shards, their index and a manifest. It appears whole, in one rename, or not at all.
+    """
     from ckptcore.cli.progress import Progress
     from ckptcore.merging import merge as merge_plan
+    from ckptcore.rules.versions import version_label
 
     choice = choice_of(source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size)
     planned = choice.planned()
@@ -155,4 +172,5 @@ def merge(
         print_json({"path": str(out)} | manifest.to_json())
     else:
         size = sum(record.size_bytes for record in manifest.files)
-        typer.echo(f"merged {len(manifest.tensors):,} tensors, {size:,} bytes, into {out}")
+        label = version_label(planned.step, planned.unique_id)
+        print(f"merged {label}: {len(manifest.tensors):,} tensors, {size:,} bytes, into {out}")

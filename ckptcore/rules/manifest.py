@@ -17,6 +17,10 @@ from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.tensors import DTYPES, TensorSpec
 
 MANIFEST_NAME = "manifest.json"
+SIGNATURE_NAME = "model.sig"
+"""Where model-signing's own command puts a signature."""
+UNLISTED = frozenset({MANIFEST_NAME, SIGNATURE_NAME})
+"""The files of a release that the manifest does not list: itself, and the signature that covers it."""
 MANIFEST_SCHEMA = 1
 
 

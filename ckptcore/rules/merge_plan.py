@@ -19,6 +19,7 @@ from ckptcore.rules.regions import OutputTensor, Region
 from ckptcore.rules.shard_layout import INDEX_NAME, MAX_HEADER_BYTES, ShardLayout, index_document, lay_out
 from ckptcore.rules.stored import StoredArray
 from ckptcore.rules.tensors import DTYPES, Box, Shape, TensorSpec, row_major_strides
+from ckptcore.rules.versions import version_label
 
 PLAN_SCHEMA = 1
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
@@ -106,14 +107,14 @@ class MergePlan:
     def lines(self) -> Iterator[str]:
         """The plan for people: totals, each shard, each tensor, each copy."""
         copies = sum(len(tensor.copies) for tensor in self.tensors())
-        yield f"source       {self.directory} (step {self.step}, unique_id {self.unique_id})"
+        yield f"source       {self.directory} ({version_label(self.step, self.unique_id)})"
         yield f"plan         {self.digest}"
         yield f"rank files   {len(self.inputs)}, {self.bytes_in:,} bytes to read"
         yield f"output       {len(self.shards)} shard(s), {self.bytes_out:,} bytes to write and free disk needed"
-        yield f"copies       {copies} into {sum(1 for _ in self.tensors())} tensors"
+        yield f"copies       {copies:,} into {sum(1 for _ in self.tensors()):,} tensors"
         yield f"peak memory  {self.peak_memory_bytes / 1e6:,.0f} MB or less"
         for shard in self.shards:
-            yield f"{shard.name}  {shard.size_bytes:,} bytes, {len(shard.tensors)} tensors"
+            yield f"{shard.name}  {shard.size_bytes:,} bytes, {len(shard.tensors):,} tensors"
             for tensor in shard.tensors:
                 spec = tensor.spec
                 yield f"  {spec.key}  {spec.dtype} {list(spec.shape)} at byte {tensor.offset:,}"

@@ -7,6 +7,7 @@ record of all acts, ``REGISTRY/NAME/history.jsonl``. Entries that start with a d
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from ckptcore.errors import InvalidName
 RELEASES = "releases"
 HISTORY = "history.jsonl"
 DEFAULT_ALIAS = "latest"
+_RELEASE = re.compile(r"(?:step-(0|[1-9][0-9]{0,17})_)?id-(0|[1-9][0-9]{0,17})_[0-9a-f]{12}")
 _RESERVED = frozenset({RELEASES, HISTORY})
 # File systems allow 255 bytes a name; staging and lock names add a few to it.
 _MAX_NAME_BYTES = 200
@@ -25,6 +27,20 @@ def release_name(step: int | None, unique_id: int, identity: str) -> str:
     """The deterministic name of a release, ``step-10_id-0_3f2a91c0b7d4``; no step where the source has none."""
     version = f"id-{unique_id}" if step is None else f"step-{step}_id-{unique_id}"
     return f"{version}_{identity[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseName:
+    """What the name of a release says of its source; ``step`` is None where the source has none."""
+
+    step: int | None
+    unique_id: int
+
+
+def parse_release_name(name: str) -> ReleaseName | None:
+    """A name that :func:`release_name` gives, taken apart, or None where it is no such name."""
+    match = _RELEASE.fullmatch(name)
+    return match and ReleaseName(int(match[1]) if match[1] else None, int(match[2]))
 
 
 def check_name(name: str, what: str) -> str:
@@ -47,6 +63,13 @@ def check_name(name: str, what: str) -> str:
     if why:
         raise InvalidName(f"{what} {name!r} {why}")
     return name
+
+
+def check_alias(alias: str) -> str:
+    """``alias``, if it is a safe name and cannot be taken for a release's; else raises :class:`InvalidName`."""
+    if parse_release_name(alias):
+        raise InvalidName(f"alias {alias!r} has the form of a release's name")
+    return check_name(alias, "alias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +102,8 @@ class Act:
 
     def to_line(self) -> bytes:
         document = {field: getattr(self, field) for field in self.__slots__ if getattr(self, field)}
-        return (json.dumps(document, ensure_ascii=False) + "\n").encode()
+        # A reason may hold bytes that are no UTF-8; as escapes they stay one line of JSON.
+        return (json.dumps(document, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def parse_history(data: bytes) -> tuple[Act, ...]:

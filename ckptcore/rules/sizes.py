@@ -1,4 +1,4 @@
-"""Sizes as people write them: ``5GB`` is decimal, ``5GiB`` binary, a bare number bytes."""
+"""Sizes as people write and read them: ``5GB`` is decimal, ``5GiB`` binary, a bare number bytes; and durations."""
 
 from __future__ import annotations
 
@@ -30,3 +30,13 @@ def format_size(size_bytes: float) -> str:
             return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.3g} {unit}"
         size_bytes /= 1000
     raise AssertionError("unreachable")
+
+
+def format_duration(seconds: float) -> str:
+    """The two units that matter: ``42 s``, ``3 min 20 s``, ``2 h 4 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"

@@ -6,11 +6,11 @@ Takes what was read from the disk as data; reading it is ``validate``'s work.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ckptcore.rules.issues import Issue, in_order
-from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest
+from ckptcore.rules.manifest import UNLISTED, FileRecord, Manifest
 from ckptcore.rules.shapes import Expectation, check_expectations, compare_specs
 from ckptcore.rules.shard_layout import INDEX_NAME
 from ckptcore.rules.tensors import TensorSpec
@@ -26,7 +26,10 @@ class FoundShard:
 
 @dataclass(frozen=True, slots=True)
 class FoundOutput:
-    """A directory as it was read: all plain files, the headers of the shards, the index's bytes, its manifest."""
+    """A directory as it was read: all plain files, the headers of the shards, the index's bytes, its manifest.
+
+    The SHA-256 of a file that was not read, or not yet, is empty and is not judged.
+    """
 
     files: tuple[FileRecord, ...]
     shards: tuple[FoundShard, ...]
@@ -62,7 +65,7 @@ class ValidationReport:
 
 def check_output(found: FoundOutput, expectations: Sequence[Expectation]) -> tuple[Issue, ...]:
     """Every contradiction between the files, their headers, the index, the manifest and the expectations."""
-    issues = [*_names_once(found), *_index_agrees(found)]
+    issues = [*names_given_twice(found.shards), *_index_agrees(found)]
     if found.manifest is not None:
         issues += _files_agree(found.manifest, found.files)
         issues += _tensors_agree(found.manifest, found)
@@ -73,9 +76,10 @@ def check_output(found: FoundOutput, expectations: Sequence[Expectation]) -> tup
     return in_order(issues)
 
 
-def _names_once(found: FoundOutput) -> Iterator[Issue]:
+def names_given_twice(shards: Iterable[FoundShard]) -> Iterator[Issue]:
+    """One issue for each tensor that more than one shard holds."""
     holder: dict[str, str] = {}
-    for shard in found.shards:
+    for shard in shards:
         for spec in shard.tensors:
             first = holder.setdefault(spec.key, shard.name)
             if first != shard.name:
@@ -110,17 +114,28 @@ def _maps_differ(entries: Mapping[str, object], holder: Mapping[str, str]) -> It
 
 def _files_agree(manifest: Manifest, files: Sequence[FileRecord]) -> Iterator[Issue]:
     recorded = {record.name: record for record in manifest.files}
-    present = {record.name: record for record in files if record.name != MANIFEST_NAME}
+    present = {record.name: record for record in files if record.name not in UNLISTED}
     for name in recorded.keys() - present.keys():
         yield Issue(name, "is missing", f"{recorded[name].size_bytes:,} bytes", "no such file", "file-missing")
     for name in present.keys() - recorded.keys():
         yield Issue(name, "is not in the manifest", code="file-extra")
     for name in recorded.keys() & present.keys():
-        promised, found = recorded[name], present[name]
-        if promised.size_bytes != found.size_bytes:
-            yield Issue(name, "size", f"{promised.size_bytes:,} bytes", f"{found.size_bytes:,}", "file-size")
-        elif promised.sha256 and promised.sha256 != found.sha256:
-            yield Issue(name, "SHA-256", promised.sha256, found.sha256, "file-digest")
+        yield from compare_file(recorded[name], present[name])
+
+
+def compare_file(promised: FileRecord, found: FileRecord) -> Iterator[Issue]:
+    """How a file's size, or its SHA-256 where both know it, differs from what the manifest promises."""
+    if promised.size_bytes != found.size_bytes:
+        yield Issue(promised.name, "size", f"{promised.size_bytes:,} bytes", f"{found.size_bytes:,}", "file-size")
+    elif promised.sha256 and found.sha256 and promised.sha256 != found.sha256:
+        yield Issue(promised.name, "SHA-256", promised.sha256, found.sha256, "file-digest")
+
+
+def files_to_read(manifest: Manifest, files: Iterable[FileRecord]) -> tuple[FileRecord, ...]:
+    """What the manifest promises of those ``files`` that only their bytes can still prove wrong, the largest first."""
+    sizes = {record.name: record.size_bytes for record in files}
+    unread = [f for f in manifest.files if f.sha256 and sizes.get(f.name) == f.size_bytes]
+    return tuple(sorted(unread, key=lambda record: (-record.size_bytes, record.name)))
 
 
 def _tensors_agree(manifest: Manifest, found: FoundOutput) -> Iterator[Issue]:

@@ -104,7 +104,13 @@ class VerificationReport:
         }
 
     def lines(self) -> Iterator[str]:
-        """The report for people: the verdict, the files that are not sound, issues, notes, and what payloads showed."""
+        """The report for people: :meth:`summary`, then the issues."""
+        yield from self.summary()
+        for issue in self.issues:
+            yield f"  issue: {issue}"
+
+    def summary(self) -> Iterator[str]:
+        """The verdict, counts and bytes, what payloads showed, and the notes."""
         file_bytes = sum(found.size_bytes or 0 for found in self.files)
         yield f"{self.version.label} in {self.version.directory}: {self.state.kind.value}"
         yield f"  {self.tensor_count:,} tensors, {self.tensor_bytes:,} bytes"
@@ -119,7 +125,5 @@ class VerificationReport:
             )
             for tensor in self.deep.non_finite:
                 yield f"  tensor {tensor.key!r}: {tensor.nan_count:,} NaN, {tensor.inf_count:,} Inf"
-        for issue in self.issues:
-            yield f"  issue: {issue}"
         for note in self.notes:
             yield f"  note: {note}"

@@ -149,7 +149,7 @@ class Version:
     @property
     def label(self) -> str:
         """The version for people: ``version 0 of step 100``."""
-        return f"version {self.unique_id}" if self.step is None else f"version {self.unique_id} of step {self.step}"
+        return version_label(self.step, self.unique_id)
 
     def to_json(self) -> dict[str, object]:
         """The version as a JSON object."""
@@ -165,6 +165,11 @@ class Version:
     def marks_directory(self) -> str:
         """Where the trainer's signals of this version would lie."""
         return self.directory if self.component is None else posixpath.dirname(self.directory)
+
+
+def version_label(step: int | None, unique_id: int) -> str:
+    """A version for people: ``version 0 of step 100``, or ``version 0`` where its place names no step."""
+    return f"version {unique_id}" if step is None else f"version {unique_id} of step {step}"
 
 
 def newest_first(versions: Iterable[Version]) -> tuple[Version, ...]:

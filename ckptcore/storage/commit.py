@@ -41,17 +41,50 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
             os.close(descriptor)
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Create ``path`` with ``data`` on disk; it must not exist."""
-    with reported("cannot write", path):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds the lock of the file ``path``; no file, no holder.
+
+    There is no way to look at such a lock but to take it, here shared and for an instant.
+    """
+    with reported("cannot look at the lock", path):
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
         finally:
             os.close(descriptor)
+    return False
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Create ``path`` with all of ``data``, on disk, in one step; it must not exist. One writer at a time.
+
+    That it exists may then mean that all before it is finished: see ``registry.is_release``.
+    """
+    aside = path.with_name(f".{path.name}.new")
+    with reported("cannot write", path):
+        aside.unlink(missing_ok=True)
+        try:
+            _write_new(aside, data)
+            _rename(aside, path, _RENAME_NOREPLACE)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:
@@ -62,6 +95,16 @@ def sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it durably, as far as they are missing."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with reported("cannot make", path):
+        path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -78,6 +121,8 @@ def append_line(path: Path, line: bytes) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    if size == 0:
+        sync_directory(path.parent)
 
 
 def point_symlink(link: Path, target: str) -> None:
@@ -93,7 +138,8 @@ def point_symlink(link: Path, target: str) -> None:
 def appear(staged: Path, path: Path, *, overwrite: bool) -> None:
     """Move the finished directory ``staged`` to ``path`` in one step. Both must be on one file system.
 
-    What is at ``path`` is exchanged for it and then deleted with ``overwrite``, else :class:`OutputExists`.
+    What is at ``path`` is exchanged for it and then deleted with ``overwrite``, else :class:`OutputExists`. Where the
+    file system cannot exchange, there is an instant without anything at ``path``; see :func:`displaced`.
     """
     with reported("cannot move the finished output to", path):
         try:
@@ -103,7 +149,13 @@ def appear(staged: Path, path: Path, *, overwrite: bool) -> None:
                 raise OutputExists(f"{path} exists already") from error
             _rename(staged, path, _RENAME_EXCHANGE)
             remove_tree(staged)
+        remove_tree(displaced(staged))
     sync_directory(path.parent)
+
+
+def displaced(staged: Path) -> Path:
+    """Where a process that was killed inside :func:`appear` may have left what was at the path before."""
+    return staged.with_name(f"{staged.name}.old")
 
 
 def remove_tree(path: Path) -> None:
@@ -128,7 +180,7 @@ def _rename(source: Path, target: Path, flags: int) -> None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
         os.rename(source, target)
         return
-    aside = target.with_name(f".{target.name}.old")
+    aside = displaced(source)
     remove_tree(aside)
     os.rename(target, aside)
     os.rename(source, target)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from io import RawIOBase
 from pathlib import Path
 
+from ckptcore.errors import SourceChanged
 from ckptcore.rules.manifest import FileRecord
 from ckptcore.storage.refusals import reported
 
@@ -18,29 +20,52 @@ def sha256_of(path: Path, on_bytes: Callable[[int], None]) -> FileRecord:
     return _stream(path, None, on_bytes)
 
 
-def copy_file(source: Path, target: Path) -> FileRecord:
-    """Copy a file to a new durable one; the record is of the bytes that were written."""
-    return _stream(source, target, lambda _: None)
+def copy_file(source: Path, target: Path, expected: FileRecord | None = None) -> FileRecord:
+    """Copy a file to a new durable one; the record is of the bytes that were written.
+
+    Raises :class:`SourceChanged` where they are not those of ``expected`` (its name aside, and its digest if empty).
+    """
+    record = _stream(source, target, lambda _: None)
+    if expected is not None:
+        is_same = record.size_bytes == expected.size_bytes and expected.sha256 in ("", record.sha256)
+        if not is_same:
+            raise SourceChanged(f"{source}: was changed since it was first read; nothing was published")
+    return record
 
 
 def _stream(source: Path, target: Path | None, on_bytes: Callable[[int], None]) -> FileRecord:
     sha, size = hashlib.sha256(), 0
-    buffer = bytearray(_BLOCK_BYTES)
     with reported("cannot read", source), open(source, "rb", buffering=0) as file:
+        expected = os.fstat(file.fileno()).st_size
         output = None
         try:
             if target is not None:
-                output = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            while length := file.readinto(buffer):
-                block = memoryview(buffer)[:length]
+                with reported("cannot create", target):
+                    output = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            for block in _blocks(file):
                 sha.update(block)
-                size += length
-                while output is not None and block:
-                    block = block[os.write(output, block) :]
-                on_bytes(length)
-            if output is not None:
-                os.fsync(output)
+                size += len(block)
+                if output is not None and target is not None:
+                    _write_all(output, block, target)
+                on_bytes(len(block))
+            if output is not None and target is not None:
+                with reported("cannot sync", target):
+                    os.fsync(output)
         finally:
             if output is not None:
                 os.close(output)
+    if size != expected:
+        raise SourceChanged(f"{source}: changed while it was read: expected {expected:,} bytes, found {size:,}")
     return FileRecord((target or source).name, size, sha.hexdigest())
+
+
+def _blocks(file: RawIOBase) -> Iterator[memoryview]:
+    buffer = memoryview(bytearray(_BLOCK_BYTES))
+    while length := file.readinto(buffer):
+        yield buffer[:length]
+
+
+def _write_all(descriptor: int, block: memoryview, path: Path) -> None:
+    with reported("cannot write", path):
+        while block:
+            block = block[os.write(descriptor, block) :]

@@ -1,7 +1,8 @@
 """A directory in which an output is prepared, beside the place where it will appear, held by one process at a time.
 
 The name is the caller's and the same for the same output, so that what a killed process left is found and cleared
-(or finished) by the next. The lock lies inside and goes before the directory is moved into place.
+(or finished) by the next. The lock lies beside the directory, so that it is held until the directory has been moved
+into place and whatever it replaced is gone; its file goes with its holder.
 """
 
 from __future__ import annotations
@@ -9,56 +10,92 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ckptcore.errors import Busy
-from ckptcore.storage.commit import appear, remove_tree
+from ckptcore.storage.commit import appear, displaced, is_locked, remove_tree
 from ckptcore.storage.refusals import reported
-
-_LOCK = ".lock"
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Hold the staging directory ``path``, made if missing. Raises :class:`Busy` where another process holds it."""
-    descriptor = _lock(path)
+    lock = _lock_of(path)
+    descriptor = _taken(lock, path)
     try:
+        with reported("cannot prepare", path):
+            path.mkdir(exist_ok=True)
         yield
     finally:
+        # Still locked: who has opened the file meanwhile gets the lock of one that is gone, and tries again. Where it
+        # cannot be deleted, the next holder takes it over.
+        with suppress(OSError):
+            lock.unlink()
         os.close(descriptor)
 
 
-def _lock(path: Path) -> int:
-    """The locked descriptor of the directory's lock file, of the directory that is at ``path`` now."""
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.name.lstrip('.')}.lock")
+
+
+def _taken(lock: Path, path: Path) -> int:
+    """The locked descriptor of the file that is at ``lock`` now."""
     while True:
         with reported("cannot prepare", path):
-            path.mkdir(parents=True, exist_ok=True)
-            try:
-                descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            except FileNotFoundError:
-                continue  # its holder moved the directory into place between the two calls
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                current = os.stat(path / _LOCK)
+                if os.path.samestat(os.stat(lock), os.fstat(descriptor)):
+                    return descriptor
             except BlockingIOError as error:
                 os.close(descriptor)
                 raise Busy(f"{path}: another process is writing the same output") from error
             except FileNotFoundError:
-                os.close(descriptor)
-                continue
+                pass  # its holder was done between the two calls
             except BaseException:
                 os.close(descriptor)
                 raise
-            if os.path.samestat(current, os.fstat(descriptor)):
-                return descriptor
             os.close(descriptor)
+
+
+def stagings_in(parent: Path) -> tuple[tuple[str, bool], ...]:
+    """What is staged in the directory ``parent``, sorted by name, each with whether a live process holds it.
+
+    Locks are left out, and so is what has been moved into place or deleted meanwhile.
+    """
+    with reported("cannot list", parent):
+        names = sorted(os.listdir(parent)) if parent.is_dir() else []
+    staged = [name for name in names if not (name.startswith(".") and name.endswith(".lock"))]
+    # What `displaced` names is its staging's holder's as well.
+    found = [(name, is_locked(_lock_of(parent / name.removesuffix(".old")))) for name in staged]
+    return tuple((name, is_held) for name, is_held in found if os.path.lexists(parent / name))
+
+
+def forget(path: Path) -> None:
+    """Delete what processes that were killed left of the staging directory ``path``; nothing there is fine."""
+    if any(os.path.lexists(left) for left in (path, _lock_of(path), displaced(path))):
+        with held(path):
+            drop(path)
+
+
+def drop(path: Path) -> None:
+    """Delete a held staging directory; nothing there is fine.
+
+    It goes out of the way first, in one step, so that what a crash leaves of it is never taken for a finished one.
+    """
+    remove_tree(displaced(path))
+    with reported("cannot delete", path):
+        if path.exists():
+            os.rename(path, displaced(path))
+    remove_tree(displaced(path))
 
 
 def clear(path: Path, *, keep: Set[str] = frozenset()) -> None:
     """Delete what an earlier process left in a held staging directory, but for the names to ``keep``."""
     with reported("cannot clear", path):
-        leftovers = [entry for entry in path.iterdir() if entry.name != _LOCK and entry.name not in keep]
+        leftovers = [entry for entry in path.iterdir() if entry.name not in keep]
     for entry in leftovers:
         remove_tree(entry)
 
@@ -66,8 +103,6 @@ def clear(path: Path, *, keep: Set[str] = frozenset()) -> None:
 def commit(path: Path, target: Path, *, overwrite: bool) -> None:
     """Move a held, finished staging directory to ``target`` in one step, as ``commit.appear`` does."""
     with reported("cannot release", path):
-        notes = [entry for entry in path.iterdir() if entry.name.startswith(".") and entry.name != _LOCK]
-        # The lock goes last: what a crash leaves between is still a held, finished staging directory.
-        for entry in (*notes, path / _LOCK):
-            entry.unlink(missing_ok=True)
+        for entry in [entry for entry in path.iterdir() if entry.name.startswith(".")]:
+            entry.unlink()
     appear(path, target, overwrite=overwrite)

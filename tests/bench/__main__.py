@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,7 @@ def main() -> None:
         help="one more interpreter to look for Paddle and torch in; may be repeated",
     )  # fmt: skip
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the scratch is deleted
     scratch = Path(tempfile.mkdtemp(prefix="ckptcore-bench-", dir=arguments.scratch))
     try:
         scale = QUICK if arguments.quick else FULL

@@ -1,10 +1,10 @@
-"""Sizes as people write them."""
+"""Sizes and durations as people write and read them."""
 
 from __future__ import annotations
 
 import pytest
 
-from ckptcore.rules.sizes import format_size, parse_size
+from ckptcore.rules.sizes import format_duration, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,10 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (999, "999 B"), (1_570_000_000, "1.57 GB"), (5e15, "5e+03 TB")])
 def test_a_size_is_shown(size: float, text: str) -> None:
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (200, "3 min 20 s"), (7440, "2 h 4 min")]
+)
+def test_a_duration_is_shown(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text

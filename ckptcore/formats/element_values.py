@@ -1,0 +1,83 @@
+"""Elements of safetensors data as numbers, and what two runs of them differ by.
+
+Owns what the bits of each dtype mean: numpy lacks bfloat16 and float8, which are widened here. Values are computed
+with in double precision, which holds every value of the narrower dtypes exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ckptcore.rules.diff import Sums, has_values
+from ckptcore.rules.tensors import DTYPES
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@np.errstate(invalid="ignore")  # a signalling NaN becomes a quiet one, which is no news
+def values_of(data: memoryview, dtype: str) -> Array:
+    """The elements of little-endian ``data`` as float64; each complex one as its real and its imaginary part."""
+    match dtype:
+        case "bfloat16":
+            bits = np.frombuffer(data, "<u2").astype(np.uint32)
+            bits <<= 16
+            return bits.view(np.float32).astype(np.float64)
+        case "float8_e5m2":  # the upper half of a float16
+            return (np.frombuffer(data, np.uint8).astype(np.uint16) << 8).view(np.float16).astype(np.float64)
+        case "float8_e4m3fn":
+            return _E4M3FN[np.frombuffer(data, np.uint8)]
+        case "complex64":
+            return np.frombuffer(data, "<f4").astype(np.float64)
+        case _:
+            return np.frombuffer(data, f"<{DTYPES[dtype].stored}").astype(np.float64)
+
+
+def difference(a: memoryview, a_dtype: str, b: memoryview, b_dtype: str) -> Sums:
+    """What the elements of ``a`` and ``b``, as many of each, differ by. Two dtypes must both be real."""
+    if a_dtype == b_dtype:
+        unequal = _bits(a, a_dtype) != _bits(b, b_dtype)
+        if not has_values(a_dtype):
+            return Sums(len(unequal), int(np.count_nonzero(unequal)))
+    old, new = values_of(a, a_dtype), values_of(b, b_dtype)
+    if a_dtype != b_dtype:
+        unequal = (old != new) & ~(np.isnan(old) & np.isnan(new))
+    with np.errstate(invalid="ignore", over="ignore"):
+        distance = np.subtract(new, old, out=new)
+        # The same NaN or infinity on both sides is no distance.
+        distance[~(np.repeat(unequal, 2) if a_dtype.startswith("complex") else unequal)] = 0
+        return _sums(unequal, old, distance)
+
+
+def _sums(unequal: Array, old: Array, distance: Array) -> Sums:
+    scratch = np.abs(distance)
+    largest = float(scratch.max(initial=0.0))
+    not_finite = 0
+    if not np.isfinite(largest):
+        lost = ~np.isfinite(distance)
+        not_finite = int(np.count_nonzero(lost.reshape(len(unequal), -1).any(axis=1)))
+        distance[lost] = 0
+        largest = float(np.abs(distance, out=scratch).max())
+    squares = float(np.square(old, out=scratch).sum())
+    if not np.isfinite(squares):
+        old[~np.isfinite(old)] = 0
+        squares = float(np.square(old, out=scratch).sum())
+    distance_squares = float(np.square(distance, out=scratch).sum())
+    return Sums(len(unequal), int(np.count_nonzero(unequal)), not_finite, squares, distance_squares, largest)
+
+
+def _bits(data: memoryview, dtype: str) -> Array:
+    return np.frombuffer(data, f"<u{DTYPES[dtype].itemsize}")
+
+
+def _e4m3fn() -> Array:
+    """All 256 values (OCP's E4M3, as in ``ml_dtypes``): no infinity, one NaN of each sign, exponent bias 7."""
+    codes = np.arange(256)
+    exponent, mantissa = (codes >> 3) & 0xF, codes & 0x7
+    magnitude = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7.0))
+    magnitude[(codes & 0x7F) == 0x7F] = np.nan
+    return np.where(codes < 128, magnitude, -magnitude)
+
+
+_E4M3FN = _e4m3fn()

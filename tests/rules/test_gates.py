@@ -1,0 +1,47 @@
+"""Which gates are asked for, in which order, and what names a function."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckptcore.rules.gates import (
+    DEFAULT_SMOKE_SECONDS,
+    DeviceCheck,
+    GateOptions,
+    GateReport,
+    Signature,
+    SmokeTest,
+    check_function,
+)
+
+
+def test_nothing_asked_for_is_no_gate() -> None:
+    assert GateOptions().gates() == ()
+
+
+def test_a_release_is_signed_last() -> None:
+    options = GateOptions(sign_key="key.pem", smoke="m:f", smoke_timeout_seconds=3, check=True)
+    assert options.gates() == (DeviceCheck(), SmokeTest("m:f", 3), Signature("key.pem"))
+    assert GateOptions(smoke="m:f").gates() == (SmokeTest("m:f", DEFAULT_SMOKE_SECONDS),)
+
+
+@pytest.mark.parametrize("text", ["m:f", "pkg.module:Class.method", "_a1:b_2", "模型:f"])
+def test_functions(text: str) -> None:
+    assert check_function(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "m", "m:", ":f", "m.f", "m:f:g", "a b:f", "m:f()", "../m:f", "m:1", "-m:f", "m:f\n"]
+)
+def test_what_names_no_function(text: str) -> None:
+    with pytest.raises(ValueError, match="expected module:function"):
+        check_function(text)
+
+
+def test_a_report_as_json() -> None:
+    assert GateReport("check", "cpu", "fine").to_json() == {
+        "gate": "check",
+        "by": "cpu",
+        "finding": "fine",
+        "changed": False,
+    }
