@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ckptcore.aliasing import promote, rollback
+    from ckptcore.auditing import audit
     from ckptcore.detecting import inspect, list_versions, newest_complete
+    from ckptcore.differing import diff
     from ckptcore.errors import CheckpointError
     from ckptcore.leasing import is_leased, lease
     from ckptcore.lifecycle import Choice, run
@@ -45,6 +47,8 @@ _HOMES = {
     "KeepLast": "rules.retention",
     "KeepNewerThan": "rules.retention",
     "Selection": "rules.selection",
+    "audit": "auditing",
+    "diff": "differing",
     "inspect": "detecting",
     "is_leased": "leasing",
     "lease": "leasing",
@@ -75,6 +79,8 @@ __all__ = [
     "KeepLast",
     "KeepNewerThan",
     "Selection",
+    "audit",
+    "diff",
     "inspect",
     "is_leased",
     "lease",

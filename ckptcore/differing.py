@@ -7,7 +7,7 @@ on all cores. Digests are taken at their word: whether the bytes are still what 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from math import prod
 from operator import add
 from pathlib import Path
 
-from ckptcore.formats.element_values import difference
+from ckptcore.formats.element_values import difference, is_same
 from ckptcore.release_reader import OpenTensor, open_tensors
 from ckptcore.rules.diff import DiffReport, Sums, compare_tables, report_diff
 from ckptcore.rules.manifest import MANIFEST_NAME, TensorRecord
@@ -37,6 +37,10 @@ class _Part:
     b: OpenTensor
     start: int
     stop: int
+
+    @property
+    def key(self) -> str:
+        return self.a.spec.key
 
 
 def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> DiffReport:
@@ -62,12 +66,15 @@ def _table(directory: Path, tensors: Mapping[str, OpenTensor]) -> tuple[TensorRe
 
 
 def _measured(pairs: Sequence[tuple[OpenTensor, OpenTensor]]) -> Mapping[str, Sums]:
+    """The sums of each pair by its key. Values are computed only where some bytes differ, which is found out first."""
     parts = [part for a, b in pairs for part in _parts(a, b)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "ckpt-diff") as pool:
-        found: dict[str, list[Sums]] = {a.spec.key: [] for a, _ in pairs}
-        for part, sums in zip(parts, pool.map(_measure, parts), strict=True):
-            found[part.a.spec.key].append(sums)
-    return {key: reduce(add, sums, Sums()) for key, sums in found.items()}
+        differing = {part.key for part, differs in zip(parts, pool.map(_differs, parts), strict=True) if differs}
+        changed = [part for part in parts if part.key in differing]
+        found: dict[str, Sums] = {a.spec.key: Sums() for a, _ in pairs}
+        for part, sums in zip(changed, pool.map(_measure, changed), strict=True):
+            found[part.key] += sums
+    return found
 
 
 def _parts(a: OpenTensor, b: OpenTensor) -> list[_Part]:
@@ -76,15 +83,22 @@ def _parts(a: OpenTensor, b: OpenTensor) -> list[_Part]:
     return [_Part(a, b, start, min(start + _PART_ELEMENTS, elements)) for start in starts]
 
 
+def _differs(part: _Part) -> bool:
+    return part.a.spec.dtype != part.b.spec.dtype or not all(is_same(a, b) for a, b in _blocks(part))
+
+
 def _measure(part: _Part) -> Sums:
     a, b = part.a.spec.dtype, part.b.spec.dtype
-    a_size, b_size = DTYPES[a].itemsize, DTYPES[b].itemsize
+    return reduce(add, (difference(a_data, a, b_data, b) for a_data, b_data in _blocks(part)), Sums())
+
+
+def _blocks(part: _Part) -> Iterator[tuple[memoryview, memoryview]]:
+    """The data of the part in A and in B, as many elements of each; the next block overwrites the last."""
+    a_size, b_size = (DTYPES[tensor.spec.dtype].itemsize for tensor in (part.a, part.b))
     a_buffer, b_buffer = (memoryview(bytearray(_BLOCK_ELEMENTS * size)) for size in (a_size, b_size))
-    total = Sums()
     for start in range(part.start, part.stop, _BLOCK_ELEMENTS):
         count = min(_BLOCK_ELEMENTS, part.stop - start)
         a_data, b_data = a_buffer[: count * a_size], b_buffer[: count * b_size]
         part.a.read_into(start * a_size, a_data)
         part.b.read_into(start * b_size, b_data)
-        total += difference(a_data, a, b_data, b)
-    return total
+        yield a_data, b_data

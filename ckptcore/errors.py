@@ -91,6 +91,10 @@ class SigningFailed(CheckpointError, ValueError):
     """The key is none to sign with, or another key has signed already."""
 
 
+class PrefectUnavailable(CheckpointError, ConnectionError):
+    """The flow was asked for, and Prefect's server can be neither reached nor started."""
+
+
 class TargetMismatch(CheckpointError, ValueError):
     """The tensors to be filled are not those of the checkpoint: keys, shapes, dtypes or placements."""
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckptcore.clock import now
-from ckptcore.errors import InvalidName, ReleaseNotFound
+from ckptcore.errors import InvalidName, ReleaseNotFound, StorageError
 from ckptcore.rules.manifest import MANIFEST_NAME
 from ckptcore.rules.release import HISTORY, RELEASES, Act, check_name, parse_history, parse_reference
 from ckptcore.storage.commit import append_line, make_directory, point_symlink
@@ -131,8 +131,12 @@ def history_of(shelf: Shelf) -> tuple[Act, ...]:
     """Every recorded act, the oldest first."""
     if not shelf.history.exists():
         return ()
-    with reported("cannot read", shelf.history):
-        return parse_history(shelf.history.read_bytes())
+    with reported("cannot read", shelf.history), open(shelf.history, "rb") as file:
+        size, data = os.fstat(file.fileno()).st_size, file.read()
+    if len(data) < size:
+        # Acts that are not seen would be done again.
+        raise StorageError(f"cannot read {shelf.history}: expected {size:,} bytes, found {len(data):,}")
+    return parse_history(data)
 
 
 def record(

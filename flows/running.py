@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ckptcore.errors import PrefectUnavailable
 from ckptcore.rules.gates import GateOptions
 
 if TYPE_CHECKING:
@@ -52,7 +54,8 @@ def run_as_flow(
 
     has_server = bool(PREFECT_API_URL.value())
     # Nobody watches for the heartbeats of a run whose server ends with it, and stopping them takes a second.
-    with temporary_settings({} if has_server else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    settings = {} if has_server else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    with temporary_settings(settings), _faults_of_the_server():
         state = merge_and_publish(
             # Absolute, so that a retry from elsewhere means the same.
             source=os.path.abspath(choice.source),
@@ -79,6 +82,15 @@ def run_as_flow(
             _wait_until_recorded(state.state_details.flow_run_id)
     published: Published = state.result()
     return published
+
+
+@contextmanager
+def _faults_of_the_server() -> Iterator[None]:
+    """What fails the flow is in its state; what comes out of the call is that Prefect has no server to run it with."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PrefectUnavailable(f"the flow was not run: {error}") from error
 
 
 def _wait_until_recorded(flow_run_id: UUID) -> None:

@@ -417,3 +417,10 @@ def test_the_command_exits_1_with_every_finding_on_a_line(registry: Path, capfd:
 @pytest.mark.parametrize("since", ["7", "0d", "-1d", "2024-13-01", "yesterday", "9999999999999w"])
 def test_a_wrong_since_is_wrong_usage(registry: Path, capfd: pytest.CaptureFixture[str], since: str) -> None:
     assert ckpt(capfd, "audit", registry, f"--since={since}").status == 2
+
+
+def test_where_nothing_can_be_noted_the_audit_runs_all_the_same(registry: Path) -> None:
+    (registry / JOURNAL_NAME).mkdir()
+    report = audit(registry)
+    assert (report.issues, [note.code for note in report.notes]) == ((), ["no-journal"])
+    assert report.files == 5

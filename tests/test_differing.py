@@ -132,6 +132,17 @@ def test_a_tensor_of_more_than_one_part(tmp_path: Path) -> None:
     assert change.values.relative == pytest.approx((4 / length) ** 0.5, rel=1e-12)
 
 
+def test_a_recast_of_the_same_bytes_is_measured_all_the_same(tmp_path: Path) -> None:
+    zeros = np.zeros(5, np.uint16)
+    paths = [
+        merged(SavedCheckpoint().tensor("w", zeros.view(stored), dtype=dtype), tmp_path / dtype)
+        for stored, dtype in ((np.uint16, "bfloat16"), (np.float16, "float16"))
+    ]
+    (change,) = diff(*paths).changes
+    assert change.values is not None
+    assert (change.values.elements, change.values.differing, change.values.relative) == (5, 0, 0.0)
+
+
 def test_a_cut_shard_and_no_directory_are_refused(pair: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(ReleaseNotFound):
         diff(pair[0], tmp_path / "nowhere")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -242,6 +243,16 @@ def test_a_refusal_as_a_shell_sees_it(server: str, tmp_path: Path, monkeypatch: 
     assert (outcome.status, outcome.stdout) == (1, "")
     assert "1_0.distcp" in outcome.stderr.splitlines()[-1]
     assert "Traceback" not in outcome.stderr
+
+
+def test_a_server_that_does_not_answer_is_no_stack_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}/api"
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    outcome = ckpt_process("run", LLAMA_RUN, "registry", "--name", "llama", "--flow", cwd=tmp_path)
+    assert (outcome.status, outcome.stdout) == (1, "")
+    assert outcome.stderr == f"ckpt: the flow was not run: Failed to reach API at {address}/\n"
+    assert not (tmp_path / "registry").exists()
 
 
 def test_prefect_is_told_not_to_track_before_it_is_imported() -> None:

@@ -12,7 +12,11 @@ import os
 import signal
 import sys
 
-from ckptcore.cli import inspect, operate, release, source
+from ckptcore.cli import release, source
+
+# isort: split
+# Commands are listed in the order in which their modules are loaded: the lifecycle, then what keeps a registry.
+from ckptcore.cli import inspect, operate
 from ckptcore.cli.app import app, complain, print_json
 from ckptcore.errors import CheckpointError
 

@@ -74,7 +74,7 @@ def show(registry: Registry, reference: Reference, as_json: Json = False) -> Non
 
 @app.command()
 def diff(sides: Sides, as_json: Json = False) -> None:
-    """Compare the tensors of two releases: names, shapes, dtypes, values.
+    """Compare the tensors of two releases, values included.
 
     What changed in value comes last, the largest relative change first. Tensors of equal digests are not read. The exit
     status is 0 whether or not something differs.

@@ -34,6 +34,11 @@ def values_of(data: memoryview, dtype: str) -> Array:
             return np.frombuffer(data, f"<{DTYPES[dtype].stored}").astype(np.float64)
 
 
+def is_same(a: memoryview, b: memoryview) -> bool:
+    """Whether both hold the same bytes. Comparing memoryviews themselves takes Python's time for each byte."""
+    return np.array_equal(np.frombuffer(a, np.uint8), np.frombuffer(b, np.uint8))
+
+
 def difference(a: memoryview, a_dtype: str, b: memoryview, b_dtype: str) -> Sums:
     """What the elements of ``a`` and ``b``, as many of each, differ by. Two dtypes must both be real."""
     if a_dtype == b_dtype:
@@ -45,26 +50,34 @@ def difference(a: memoryview, a_dtype: str, b: memoryview, b_dtype: str) -> Sums
         unequal = (old != new) & ~(np.isnan(old) & np.isnan(new))
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.subtract(new, old, out=new)
-        # The same NaN or infinity on both sides is no distance.
-        distance[~(np.repeat(unequal, 2) if a_dtype.startswith("complex") else unequal)] = 0
         return _sums(unequal, old, distance)
 
 
 def _sums(unequal: Array, old: Array, distance: Array) -> Sums:
-    scratch = np.abs(distance)
-    largest = float(scratch.max(initial=0.0))
     not_finite = 0
+    largest = _largest(distance)
     if not np.isfinite(largest):
-        lost = ~np.isfinite(distance)
-        not_finite = int(np.count_nonzero(lost.reshape(len(unequal), -1).any(axis=1)))
-        distance[lost] = 0
-        largest = float(np.abs(distance, out=scratch).max())
-    squares = float(np.square(old, out=scratch).sum())
+        lost = ~np.isfinite(distance).reshape(len(unequal), -1)
+        # The same NaN or infinity on both sides is no difference.
+        not_finite = int(np.count_nonzero(lost.any(axis=1) & unequal))
+        distance[lost.reshape(-1)] = 0
+        largest = _largest(distance)
+    squares = _sum_of_squares(old)
     if not np.isfinite(squares):
         old[~np.isfinite(old)] = 0
-        squares = float(np.square(old, out=scratch).sum())
-    distance_squares = float(np.square(distance, out=scratch).sum())
-    return Sums(len(unequal), int(np.count_nonzero(unequal)), not_finite, squares, distance_squares, largest)
+        squares = _sum_of_squares(old)
+    differing = int(np.count_nonzero(unequal))
+    return Sums(len(unequal), differing, not_finite, squares, _sum_of_squares(distance), largest)
+
+
+def _largest(values: Array) -> float:
+    """The largest magnitude, NaN where there is one."""
+    return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))
+
+
+def _sum_of_squares(values: Array) -> float:
+    # Neither a temporary array nor the threads of a BLAS: every core has its own block already.
+    return float(np.einsum("i,i->", values, values))
 
 
 def _bits(data: memoryview, dtype: str) -> Array:

@@ -42,8 +42,9 @@ def _lock_of(path: Path) -> Path:
 def _taken(lock: Path, path: Path) -> int:
     """The locked descriptor of the file that is at ``lock`` now."""
     while True:
-        with reported("cannot prepare", path):
+        with reported("cannot make", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
+        with reported("cannot prepare", path):
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

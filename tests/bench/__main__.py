@@ -151,6 +151,7 @@ def _delete(*sources: Source) -> None:
 def _machine() -> dict[str, object]:
     return {
         "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg(),  # much more than 1 says that other work was measured too
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "system": platform.platform(),
         "python": platform.python_version(),

@@ -45,9 +45,14 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process from start to exit. ``call_seconds`` is its own count of the work alone, where it keeps one."""
+    """One process from start to exit. ``call_seconds`` is its own count of the work alone, where it keeps one.
+
+    ``cpu_seconds`` are spent by all its threads, in the kernel too: on a machine that is busy with other things they
+    say more than ``seconds``.
+    """
 
     seconds: float
+    cpu_seconds: float
     peak_bytes: int
     call_seconds: float | None = None
 
@@ -64,6 +69,10 @@ class Measured:
     @property
     def seconds(self) -> tuple[float, ...]:
         return tuple(run.seconds for run in self.runs)
+
+    @property
+    def cpu_seconds(self) -> tuple[float, ...]:
+        return tuple(run.cpu_seconds for run in self.runs)
 
     @property
     def call_seconds(self) -> tuple[float, ...]:
@@ -92,7 +101,7 @@ def run(contender: Contender, scratch: Path) -> Run:
         if process.returncode:
             raise ContenderFailed(f"{contender.name}: exit status {process.returncode}: {' '.join(lines[-3:])}")
         call = [float(line.removeprefix(CALL_SECONDS)) for line in lines if line.startswith(CALL_SECONDS)]
-        return Run(seconds, usage.ru_maxrss * 1024, call[-1] if call else None)
+        return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, call[-1] if call else None)
     finally:
         shutil.rmtree(out)
 

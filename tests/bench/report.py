@@ -29,6 +29,7 @@ class Row:
     seconds_median: float | None
     seconds_min: float | None
     seconds_max: float | None
+    cpu_seconds_median: float | None
     call_seconds_median: float | None
     gb_per_s: float | None
     ratio_to_cp: float | None
@@ -64,6 +65,7 @@ def row(measured: Measured) -> Row:
         seconds_median=median,
         seconds_min=min(seconds, default=None),
         seconds_max=max(seconds, default=None),
+        cpu_seconds_median=statistics.median(measured.cpu_seconds) if seconds else None,
         call_seconds_median=statistics.median(calls) if calls else None,
         gb_per_s=contender.size_bytes / median / 1e9 if median else None,
         ratio_to_cp=statistics.median(measured.ratios) if measured.ratios else None,
@@ -74,11 +76,12 @@ def row(measured: Measured) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as aligned text. ``call s`` is the time of the call alone, without start-up, where it is known."""
-    heads = ("checkpoint", "what", "runs", "median s", "min", "max", "call s", "GB/s", "x cp", "peak MB")
+    heads = ("checkpoint", "what", "runs", "median s", "min", "max", "cpu s", "call s", "GB/s", "x cp", "peak MB")
     lines: list[tuple[str, ...]] = [heads]
     for one in rows:
         numbers = (
-            (one.seconds_median, 2), (one.seconds_min, 2), (one.seconds_max, 2), (one.call_seconds_median, 2),
+            (one.seconds_median, 2), (one.seconds_min, 2), (one.seconds_max, 2), (one.cpu_seconds_median, 2),
+            (one.call_seconds_median, 2),
             (one.gb_per_s, 2), (one.ratio_to_cp, 2), (one.peak_mb, 0),
         )  # fmt: skip
         lines.append((one.checkpoint, one.name, str(one.runs), *(_number(*number) for number in numbers)))
