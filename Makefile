@@ -26,7 +26,7 @@ CKPT = $(VENV)/bin/ckpt
 
 FAST_SUITE := pytest -m "not paddle"
 
-.PHONY: help demo test test-oldest test-newest test-paddle test-sign lint format types contracts bench lock clean
+.PHONY: help demo test test-oldest test-newest test-paddle test-sign lint format types contracts bench faults lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -79,6 +79,9 @@ contracts: $(VENV)/dev.stamp ## the direction of imports
 
 bench: $(VENV)/dev.stamp ## merge against cp, Paddle and torch; prints a table, writes bench-results.json
 	$(VENV)/bin/python -m tests.bench
+
+faults: $(VENV)/dev.stamp ## every fault at every file-system call; writes the table in docs/reliability.md (root, strace, ~30 min)
+	$(VENV)/bin/python -m tests.faults
 
 lock: ## write requirements.lock anew; pins stay unless pyproject.toml or UPGRADE=1 moves them
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch" && \

@@ -197,7 +197,7 @@ def _scan_rank_file(
         found = check_stored(tensor, piece, array)
         issues += found
         arrays.append(None if found else array)
-    issues += check_unclaimed(claims, name, rank_file)
+    issues += check_unclaimed(claims, name, rank_file, may_hold_more=version.component == "ema_state")
     state = FileState.DAMAGED if issues else FileState.SOUND
     placed = tuple(replace(issue, where=f"{where}: {issue.where}") for issue in issues)
     notes = _unclaimed_notes(where, name, unclaimed_keys(claims, name, rank_file))

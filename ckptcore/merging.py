@@ -73,6 +73,7 @@ def merge(
     if os.path.lexists(target) and not overwrite:
         forget(staged)
         raise OutputExists(f"{target} exists already; choose another output or pass --overwrite")
+    _require_output(target)
     with held(staged):
         try:
             hashed = Digests.SHARDS if digests else Digests.NONE
@@ -82,6 +83,20 @@ def merge(
             drop(staged)
             raise
     return manifest
+
+
+def _require_output(target: Path) -> None:
+    """Raise :class:`OutputExists` where ``target`` holds anything but an earlier output: nobody meant to lose it."""
+    if not os.path.lexists(target):
+        return
+    with reported("cannot list", target):
+        is_plain = target.is_dir() and not target.is_symlink()
+        names = sorted(os.listdir(target)) if is_plain else []
+    if not is_plain:
+        raise OutputExists(f"{target} is no directory; --overwrite replaces an earlier output and nothing else")
+    if names and MANIFEST_NAME not in names:
+        held = f"{target} holds {names[0]!r} and no {MANIFEST_NAME}"
+        raise OutputExists(f"{held}; --overwrite replaces an earlier output and nothing else")
 
 
 def _keep_the_source(plan: MergePlan, target: Path) -> None:

@@ -72,6 +72,8 @@ def verify_listed(
         return Verified(VerificationReport(version, (promised.finding,), 0, 0, unread, ()), None)
     scan = scan_rank_files(version, promised.index, listing.names, on_progress)
     tensors, replicas, decided = _decide(promised.index, scan)
+    if not promised.index.tensors and not promised.issues:
+        decided = (*decided, Issue(version.label, "its metadata names no tensor", code="no-tensors"))
     payloads = None
     if deep:
         # Headers need no numpy, and importing it costs as much as verifying a small version.

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from ckptcore import Choice, Selection, merge
-from ckptcore.errors import NotEnoughSpace, OutputExists, SelectionError, SourceChanged, UnsupportedDtype
+from ckptcore.errors import InvalidName, NotEnoughSpace, OutputExists, SelectionError, SourceChanged, UnsupportedDtype
 from ckptcore.storage import copier
 from tests.builders import FLAVOURS, SavedCheckpoint
 
@@ -128,15 +129,54 @@ def test_complex128_is_refused_unless_excluded(tmp_path: Path) -> None:
     assert load_file(tmp_path / "out" / "model.safetensors").keys() == {"w"}
 
 
-def test_an_existing_output_is_refused_unless_overwritten(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_output_is_never_replaced(source: Path, tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious").write_text("keep")
+    (tmp_path / "file").write_text("keep")
+    (tmp_path / "link").symlink_to("out")
     planned = Choice(str(source)).planned()
+    for name in ("out", "file", "link", "source"):
+        with pytest.raises(OutputExists):
+            merge(planned, tmp_path / name, overwrite=overwrite)
+    assert os.listdir(tmp_path / "out") == ["precious"]
+    assert sorted(os.listdir(tmp_path)) == ["file", "link", "out", "source"]
+
+
+def test_an_existing_output_is_refused_unless_overwritten(source: Path, tmp_path: Path) -> None:
+    planned = Choice(str(source)).planned()
+    first = merge(planned, tmp_path / "out")
     with pytest.raises(OutputExists):
         merge(planned, tmp_path / "out")
-    assert os.listdir(tmp_path / "out") == ["precious"]
+    (tmp_path / "out" / "model.safetensors").write_bytes(b"older")
     merge(planned, tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "model.safetensors").stat().st_size == first.files[0].size_bytes
     assert sorted(os.listdir(tmp_path / "out")) == ["manifest.json", "model.safetensors"]
+
+
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+def test_overwriting_replaces_no_file_or_device(source: Path, tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "out")
+    before = (tmp_path / "out").lstat()
+    with pytest.raises(OutputExists, match="is no directory"):
+        merge(Choice(str(source)).planned(), tmp_path / "out", overwrite=True)
+    assert os.path.samestat((tmp_path / "out").lstat(), before)
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
+
+
+def test_an_output_with_a_nul_in_its_path_is_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidName, match="NUL"):
+        merge(Choice(str(source)).planned(), f"{tmp_path}/a\0b")
+
+
+def test_what_was_killed_just_after_the_output_appeared_is_cleared(source: Path, tmp_path: Path) -> None:
+    planned = Choice(str(source)).planned()
+    merge(planned, tmp_path / "out")
+    (tmp_path / ".out.staging.lock").touch()
+    (tmp_path / ".out.staging").mkdir()
+    with pytest.raises(OutputExists):
+        merge(planned, tmp_path / "out")
+    assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
 @pytest.mark.parametrize("change", ["overwritten", "deleted", "touched"])

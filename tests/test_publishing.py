@@ -120,6 +120,42 @@ def test_killed_between_rename_and_alias_the_next_run_finishes(training: Path, t
     assert acts(registry) == [("publish", published.release, "latest", "")]
 
 
+def test_killed_between_alias_and_record_the_next_run_records_what_was_before(training: Path, tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    first = run(Choice(str(training), step=9), registry, "tiny")
+    history = registry / "tiny" / "history.jsonl"
+    before = history.read_bytes()
+    second = run(Choice(str(training)), registry, "tiny")
+    history.write_bytes(before)
+    assert run(Choice(str(training)), registry, "tiny").did_work
+    assert acts(registry)[-1] == ("publish", second.release, "latest", first.release)
+
+
+def test_an_alias_that_cannot_be_is_refused_before_anything_is_written(training: Path, tmp_path: Path) -> None:
+    for alias in ("../x", "step-1_id-0_000000000000"):
+        with pytest.raises(InvalidName):
+            run(Choice(str(training)), tmp_path / "registry", "tiny", alias=alias)
+    assert sorted(os.listdir(tmp_path)) == ["output"]
+
+
+def test_a_registry_with_a_nul_in_its_path_is_refused(training: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidName, match="NUL"):
+        run(Choice(str(training)), f"{tmp_path}/a\0b", "tiny")
+
+
+def test_a_file_that_changed_after_its_release_was_named_is_refused(training: Path, tmp_path: Path) -> None:
+    config = training / "checkpoint-10" / "config.json"
+    planned = Choice(str(training)).planned()
+    with pytest.raises(SourceChanged, match=r"config\.json"):
+        stage(planned, tmp_path / "registry", "tiny", attach=[config], on_progress=lambda size: _append(config))
+    assert os.listdir(tmp_path / "registry" / "tiny" / "releases") == []
+    assert os.listdir(tmp_path / "registry" / "tiny" / ".staging") == []
+
+
+def _append(path: Path) -> None:
+    path.write_text(path.read_text() + " ")
+
+
 def test_a_finished_staging_is_published_without_merging_again(training: Path, tmp_path: Path) -> None:
     registry, planned = tmp_path / "registry", Choice(str(training)).planned()
     staged = stage(planned, registry, "tiny")

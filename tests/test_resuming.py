@@ -16,6 +16,7 @@ from ckptcore import Choice, merge
 from ckptcore.errors import StorageError
 from ckptcore.publishing import publish_staged, stage
 from ckptcore.rules.merge_plan import MergePlan
+from ckptcore.storage.staging import OWN_MARK
 from ckptcore.validating import validate
 from tests.builders import SavedCheckpoint
 from tests.command import REPOSITORY
@@ -82,6 +83,7 @@ def test_a_plan_of_another_source_starts_over(
     out = tmp_path / "out"
     staging = tmp_path / ".out.staging"
     staging.mkdir()
+    (staging / OWN_MARK).touch()
     (staging / ".journal.jsonl").write_text('{"plan": "another", "digests": "shards"}\n')
     (staging / planned.shards[0].name).write_bytes(b"of another source")
     with caplog.at_level("INFO"):

@@ -158,9 +158,20 @@ def test_an_array_that_is_not_the_piece(rank: int, key: str, values: Any, tmp_pa
 
 def test_what_nobody_will_read_is_noted(tmp_path: Path) -> None:
     saved = SAVED.with_file("9_11.distcp", b"x").with_file("11.metadata.lock").holding(0, "extra", np.zeros(1))
-    result = verified(saved, tmp_path)
+    result = verified(saved, tmp_path / "ema_state")
     assert result.report.is_sound
     assert [note.code for note in result.report.notes] == ["unclaimed-keys", "stale-lock", "stale-rank-file"]
+
+
+def test_a_tensor_that_the_metadata_does_not_name_is_of_another_save(tmp_path: Path) -> None:
+    """Paddle 3.2 keeps the metadata of the first save when an id is saved again: what is new in the second is lost."""
+    (text,) = texts(verified(SAVED.holding(0, "new", np.zeros(1)), tmp_path))
+    assert "tensor 'new' in 0_11.distcp: the metadata does not name this tensor" in text
+
+
+def test_a_save_without_tensors_is_no_whole_version(tmp_path: Path) -> None:
+    (text,) = texts(verified(SavedCheckpoint(), tmp_path))
+    assert "its metadata names no tensor" in text
 
 
 def test_strangers_in_a_components_directory_are_noted(tmp_path: Path) -> None:

@@ -70,9 +70,10 @@ def resolved_dtype(tensor: IndexedTensor, arrays: Iterable[StoredArray]) -> str 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Which keys the index assigns to each file; ``dtyped`` are the keys whose dtype the metadata records."""
+    """Which keys the index assigns to each file; ``named`` are all of them, ``dtyped`` those with a recorded dtype."""
 
     by_file: Mapping[str, frozenset[str]]
+    named: frozenset[str]
     dtyped: frozenset[str]
 
 
@@ -84,6 +85,7 @@ def claims_of(index: Index) -> Claims:
             by_file.setdefault(piece.file, set()).add(tensor.key)
     return Claims(
         {file: frozenset(keys) for file, keys in by_file.items()},
+        index.left_out.union(tensor.key for tensor in index.tensors),
         frozenset(tensor.key for tensor in index.tensors if tensor.dtype is not None),
     )
 
@@ -97,17 +99,22 @@ def unclaimed_keys(claims: Claims, file: str, rank_file: RankFile) -> tuple[str,
     return tuple(sorted(rank_file.arrays.keys() - claims.by_file.get(file, frozenset())))
 
 
-def check_unclaimed(claims: Claims, file: str, rank_file: RankFile) -> tuple[Issue, ...]:
-    """The keys that a file named by the metadata holds although the metadata assigns them to other files only.
+def check_unclaimed(claims: Claims, file: str, rank_file: RankFile, *, may_hold_more: bool) -> tuple[Issue, ...]:
+    """The keys that a file named by the metadata holds although the metadata assigns them to other files only, or to
+    none: such a key proves that the metadata, or the file, is of another save of the same id.
 
-    Paddle 3.0 and later drop a tensor from every file but those that the metadata assigns it to, so that such a key
-    proves that the metadata, or the other file, is of another save of the same id. (Those releases record dtypes.)
+    Paddle 3.0 and later (those that record dtypes) drop a tensor from every file but those that the metadata assigns it
+    to; 2.6 does not. ``may_hold_more`` is for ``ema_state``, whose trainers add keys that the metadata does not name.
     """
     if file not in claims.by_file:
         return ()
-    what = "the file holds a piece that the metadata assigns to other files only; they are not of one save"
-    return tuple(
-        Issue(f"tensor {key!r} in {file}", what, code="other-save")
-        for key in unclaimed_keys(claims, file, rank_file)
-        if key in claims.dtyped
-    )
+    issues = []
+    for key in unclaimed_keys(claims, file, rank_file):
+        where = f"tensor {key!r} in {file}"
+        if key in claims.dtyped:
+            what = "the file holds a piece that the metadata assigns to other files only; they are not of one save"
+            issues.append(Issue(where, what, code="other-save"))
+        elif key not in claims.named and not may_hold_more:
+            what = "the metadata does not name this tensor; it is of another save of this id"
+            issues.append(Issue(where, what, code="other-save"))
+    return tuple(issues)

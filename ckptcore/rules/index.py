@@ -52,7 +52,9 @@ def build_index(metadata: Metadata, name: str, unique_id: int) -> tuple[Index, t
             )
         )
     files = sorted({file for _, file in metadata.storage} - bad_files)
-    return Index(tuple(tensors), tuple(files)), in_order(issues)
+    named = metadata.tensors.keys() | {key.tensor_key for key, _ in metadata.storage}
+    left_out = frozenset(named - {tensor.key for tensor in tensors})
+    return Index(tuple(tensors), tuple(files), left_out), in_order(issues)
 
 
 def _check_file_names(files: Iterable[str], name: str, unique_id: int) -> tuple[list[Issue], set[str]]:

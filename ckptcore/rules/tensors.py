@@ -190,7 +190,11 @@ class IndexedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What one metadata file promises: its tensors by key, sorted, and the rank files that it names, sorted."""
+    """What one metadata file promises: its tensors by key, sorted, and the rank files that it names, sorted.
+
+    ``left_out`` are the keys that it names too, but contradicts itself about.
+    """
 
     tensors: tuple[IndexedTensor, ...]
     files: tuple[str, ...]
+    left_out: frozenset[str] = frozenset()

@@ -148,7 +148,8 @@ def appear(staged: Path, path: Path, *, overwrite: bool) -> None:
             if not overwrite:
                 raise OutputExists(f"{path} exists already") from error
             _rename(staged, path, _RENAME_EXCHANGE)
-            remove_tree(staged)
+            remove_tree(displaced(staged))
+            os.rename(staged, displaced(staged))
         remove_tree(displaced(staged))
     sync_directory(path.parent)
 

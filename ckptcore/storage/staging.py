@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ckptcore.errors import Busy
+from ckptcore.errors import Busy, OutputExists
+from ckptcore.rules.manifest import MANIFEST_NAME
 from ckptcore.storage.commit import appear, displaced, is_locked, remove_tree
 from ckptcore.storage.refusals import reported
+
+OWN_MARK = ".staging"
+"""The file that tells a staging directory from a directory of somebody else under its name."""
 
 
 @contextmanager
@@ -24,8 +29,7 @@ def held(path: Path) -> Iterator[None]:
     lock = _lock_of(path)
     descriptor = _taken(lock, path)
     try:
-        with reported("cannot prepare", path):
-            path.mkdir(exist_ok=True)
+        _make_own(path)
         yield
     finally:
         # Still locked: who has opened the file meanwhile gets the lock of one that is gone, and tries again. Where it
@@ -33,6 +37,21 @@ def held(path: Path) -> Iterator[None]:
         with suppress(OSError):
             lock.unlink()
         os.close(descriptor)
+
+
+def _make_own(path: Path) -> None:
+    """Make the directory, or take over one that an earlier process made: never a link, nor a directory of others."""
+    with reported("cannot prepare", path):
+        path.mkdir(exist_ok=True)
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            raise OutputExists(f"{path} is in the way, and no directory of this command: remove it")
+        names = os.listdir(path)
+        if OWN_MARK in names:
+            return
+        # A manifest: killed on the way to its place, or changed places with the output that it was to replace.
+        if names and MANIFEST_NAME not in names:
+            raise OutputExists(f"{path} is in the way: it holds {names[0]!r}, which this command has not put there")
+        os.close(os.open(path / OWN_MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
 
 
 def _lock_of(path: Path) -> Path:
@@ -45,7 +64,7 @@ def _taken(lock: Path, path: Path) -> int:
         with reported("cannot make", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         with reported("cannot prepare", path):
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.stat(lock), os.fstat(descriptor)):
@@ -88,7 +107,7 @@ def drop(path: Path) -> None:
     """
     remove_tree(displaced(path))
     with reported("cannot delete", path):
-        if path.exists():
+        if os.path.lexists(path):
             os.rename(path, displaced(path))
     remove_tree(displaced(path))
 
@@ -96,7 +115,7 @@ def drop(path: Path) -> None:
 def clear(path: Path, *, keep: Set[str] = frozenset()) -> None:
     """Delete what an earlier process left in a held staging directory, but for the names to ``keep``."""
     with reported("cannot clear", path):
-        leftovers = [entry for entry in path.iterdir() if entry.name not in keep]
+        leftovers = [entry for entry in path.iterdir() if entry.name not in keep and entry.name != OWN_MARK]
     for entry in leftovers:
         remove_tree(entry)
 
@@ -104,6 +123,8 @@ def clear(path: Path, *, keep: Set[str] = frozenset()) -> None:
 def commit(path: Path, target: Path, *, overwrite: bool) -> None:
     """Move a held, finished staging directory to ``target`` in one step, as ``commit.appear`` does."""
     with reported("cannot release", path):
-        for entry in [entry for entry in path.iterdir() if entry.name.startswith(".")]:
-            entry.unlink()
+        # The mark goes last: what a crash leaves before is still known as a staging directory.
+        for entry in sorted(path.iterdir(), key=lambda entry: entry.name == OWN_MARK):
+            if entry.name.startswith("."):
+                entry.unlink()
     appear(path, target, overwrite=overwrite)

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from ckptcore.errors import Busy, OutputExists, StorageError
-from ckptcore.storage.commit import appear, append_line, locked, point_symlink, write_file
-from ckptcore.storage.staging import clear, commit, held
+from ckptcore.storage.commit import (
+    appear,
+    append_line,
+    displaced,
+    locked,
+    make_directory,
+    point_symlink,
+    write_file,
+)
+from ckptcore.storage.staging import OWN_MARK, clear, commit, drop, forget, held
 
 
 def directory(path: Path, content: str) -> Path:
@@ -72,6 +80,61 @@ def test_a_file_is_never_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_bytes() == b"data"
 
 
+def test_a_file_that_a_crash_left_aside_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / ".f.new").write_bytes(b"half")
+    write_file(tmp_path / "f", b"data")
+    assert (tmp_path / "f").read_bytes() == b"data"
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    with pytest.raises(StorageError):
+        write_file(tmp_path / "f", b"data")
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_directory_is_made_with_those_above_it(tmp_path: Path) -> None:
+    make_directory(tmp_path / "a" / "b")
+    make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot make"):
+        make_directory(tmp_path / "file" / "c")
+
+
+def test_the_lock_is_held_until_what_was_replaced_is_gone(tmp_path: Path) -> None:
+    """Nobody may take the staging directory's place while it is moved; the lock's file goes with its holder."""
+    staged = tmp_path / ".out.staging"
+    directory(tmp_path / "out", "old")
+    with held(staged):
+        (staged / "file").write_text("new")
+        commit(staged, tmp_path / "out", overwrite=True)
+        with pytest.raises(Busy), held(staged):
+            pass
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_what_was_killed_inside_a_move_is_forgotten(tmp_path: Path) -> None:
+    staged = tmp_path / ".out.staging"
+    directory(displaced(staged), "old")
+    (directory(staged, "new") / OWN_MARK).touch()
+    (tmp_path / ".out.staging.lock").touch()
+    forget(staged)
+    forget(staged)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_staging_directory_is_dropped_at_once(tmp_path: Path) -> None:
+    staged = directory(tmp_path / ".out.staging", "finished")
+    (staged / OWN_MARK).touch()
+    directory(displaced(staged), "left by a crash")
+    with held(staged):
+        drop(staged)
+        drop(staged)
+    assert os.listdir(tmp_path) == []
+
+
 def test_staging_is_held_by_one_process(tmp_path: Path) -> None:
     staged = tmp_path / ".out.staging"
     script = (
@@ -84,10 +147,23 @@ def test_staging_is_held_by_one_process(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+def test_the_directory_of_somebody_else_is_never_taken_for_a_staging(tmp_path: Path) -> None:
+    victim = directory(tmp_path / "victim", "precious")
+    (tmp_path / ".a.staging").symlink_to(victim)
+    directory(tmp_path / ".b.staging", "precious")
+    (tmp_path / ".c.staging").write_text("precious")
+    for name in (".a.staging", ".b.staging", ".c.staging"):
+        with pytest.raises((OutputExists, StorageError)), held(tmp_path / name):
+            pass
+    assert (victim / "file").read_text() == (tmp_path / ".b.staging" / "file").read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == [".a.staging", ".b.staging", ".c.staging", "victim"]
+
+
 def test_what_a_killed_process_left_is_cleared_and_the_lock_does_not_travel(tmp_path: Path) -> None:
     staged = tmp_path / ".out.staging"
     (staged / "sub").mkdir(parents=True)
     (staged / "half.safetensors").write_bytes(b"half")
+    (staged / OWN_MARK).touch()
     with held(staged):
         clear(staged)
         (staged / "whole").write_bytes(b"whole")
