@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from ckptcore.errors import DamagedFile
+from ckptcore.formats.allowance import Allowance
 from ckptcore.formats.metadata_records import KEY_CLASS, MODULES, PIECE_CLASS, RECORDS, SpelledRecords, Unfit, record_of
 from ckptcore.formats.pickle_values import Global, Instance, Pairs, as_text, describe
 from ckptcore.formats.pickles import read_pickle
@@ -28,7 +29,7 @@ def parse_metadata(reader: Reader, name: str) -> Metadata:
     """
     with _collector_paused():
         root = read_pickle(reader, name, GLOBALS, SpelledRecords())
-        return _Findings(name).metadata(root)
+        return _Findings(name, reader.size_bytes).metadata(root)
 
 
 @contextmanager
@@ -46,8 +47,9 @@ def _collector_paused() -> Iterator[None]:
 class _Findings:
     """The issues of one file, collected while its values are made into the domain's."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, size_bytes: int) -> None:
         self._name = name
+        self._allowance = Allowance(name, size_bytes)
         self._issues: list[Issue] = []
 
     def _report(self, what: str, expected: str, found: str) -> None:
@@ -61,6 +63,7 @@ class _Findings:
         nested_keys = self._nested_keys(self._entries(fields, "flat_mapping")) if has_nesting else {}
         if self._issues:
             raise DamagedFile(f"{self._name} is not the metadata of a checkpoint", self._issues)
+        self._allowance.charge(characters=sum(len(key.tensor_key) + len(file) for key, file in storage))
         return Metadata(tensors, storage, nested_keys)
 
     def _fields(self, root: Any) -> dict[str, Any]:
@@ -124,6 +127,8 @@ class _Findings:
         if type(value) is not Instance or value.cls.name != cls:
             self._report(f"{where} {number}", f"a {cls}", describe(value))
             return None
+        if type(value.state) is Pairs:
+            self._allowance.charge(values=len(value.state))
         try:
             return record_of(value)
         except Unfit as unfit:
@@ -133,8 +138,12 @@ class _Findings:
     def _nested_keys(self, entries: list[tuple[Any, Any]]) -> dict[str, tuple[str, ...]]:
         nested: dict[str, tuple[str, ...]] = {}
         for key, path in self._unique(entries, "flat_mapping key").items():
-            parts = [as_text(part) for part in path] if type(path) in (tuple, list) and len(path) <= 1_000 else [None]
+            parts: list[str | None] = [None]
+            if type(path) in (tuple, list) and len(path) <= 1_000:
+                self._allowance.charge(values=len(path))
+                parts = [as_text(part) for part in path]
             texts = tuple(part for part in parts if part is not None)
+            self._allowance.charge(characters=sum(map(len, texts)))
             if len(texts) < len(parts):
                 self._report(f"flat_mapping of {describe(key)}", "the nested keys", describe(path))
             nested[key] = texts

@@ -25,6 +25,8 @@ PIECE_CLASS: Final = "LocalTensorMetadata"
 KEY_CLASS: Final = "LocalTensorIndex"
 RECORDS: Final[Mapping[str, type]] = {PIECE_CLASS: PieceRecord, KEY_CLASS: PieceKey}
 
+LONGEST_DTYPE: Final = 64
+
 Record = PieceRecord | PieceKey
 
 
@@ -41,6 +43,11 @@ def _flat_range(value: Any) -> tuple[int, int] | None:
         case (start, stop) if start <= stop:
             return start, stop
     return None
+
+
+def _dtype(value: Any) -> str | None:
+    text = as_text(value)
+    return text if text is not None and len(text) <= LONGEST_DTYPE else None
 
 
 def _flag(value: Any) -> bool | None:
@@ -71,7 +78,7 @@ _LISTED: Final[Mapping[str, tuple[_Field, ...]]] = {
     PIECE_CLASS: (
         _OFFSET,
         _Field("local_shape", _OFFSETS, as_extents, is_required=True),
-        _Field("dtype", "the name of a dtype", as_text),
+        _Field("dtype", "the name of a dtype", _dtype),
         _Field("global_shape", _OFFSETS, as_extents),
         _IS_FLATTENED,
         _FLATTENED_RANGE,

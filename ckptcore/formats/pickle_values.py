@@ -53,17 +53,24 @@ class Pairs(list[Any]):
 class PlacedText(str):
     """A text of which the place in the file is known: protocol 2 spells payloads as texts."""
 
-    __slots__ = ("offset", "stored_length")
+    __slots__ = ("_plain", "offset", "stored_length")
 
     offset: int
     stored_length: int
+    _plain: str | None
 
     @classmethod
     def at(cls, offset: int, stored: bytes) -> PlacedText:
         """The text that ``stored`` spells in UTF-8; raises UnicodeDecodeError where it spells none."""
         text = cls(stored, "utf-8")
-        text.offset, text.stored_length = offset, len(stored)
+        text.offset, text.stored_length, text._plain = offset, len(stored), None
         return text
+
+    def plain(self) -> str:
+        """The text without its place: one object, however often the file refers to it."""
+        if self._plain is None:
+            self._plain = str(self)
+        return self._plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,9 @@ class LongText:
 
 def as_text(value: Any) -> str | None:
     """The value as a plain str, None where it is no text that was read."""
-    return str(value) if isinstance(value, str) else None
+    if type(value) is PlacedText:
+        return value.plain()
+    return value if type(value) is str else None
 
 
 MAX_AXES: Final = 64
@@ -87,7 +96,7 @@ MAX_EXTENT: Final = 2**63
 
 def as_extents(value: Any) -> Shape | None:
     """The tuple (or list, as some releases write) of whole numbers as a tuple: a shape or an offset. Else None."""
-    if type(value) is list:
+    if type(value) is list and len(value) <= MAX_AXES:
         value = tuple(value)
     if type(value) is not tuple or len(value) > MAX_AXES:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ckptcore.errors import DamagedFile
+from ckptcore.formats.allowance import Allowance
 from ckptcore.formats.ndarrays import GLOBALS, ArrayReader, NoArray
 from ckptcore.formats.pickle_values import Pairs, as_extents, as_text, describe
 from ckptcore.formats.pickles import read_pickle
@@ -37,6 +38,7 @@ class _Findings:
 
     def __init__(self, reader: Reader, name: str) -> None:
         self._name = name
+        self._allowance = Allowance(name, reader.size_bytes)
         self._arrays = ArrayReader(reader, name)
         self._issues: list[Issue] = []
 
@@ -68,6 +70,7 @@ class _Findings:
         if type(value) is not Pairs:
             self._report(what, "a dict", describe(value))
             return {}
+        self._allowance.charge(values=len(value))
         found: dict[str, Any] = {}
         for key, entry in value.entries():
             text = as_text(key)
@@ -86,6 +89,7 @@ class _Findings:
             if text is None:
                 self._report(f"{PARAMETER_NAMES} of {describe(key)}", "a parameter's name", describe(entry))
             else:
+                self._allowance.charge(characters=len(text))
                 names[key] = text
         return names
 
@@ -96,8 +100,10 @@ class _Findings:
             fields = self._entries(what, value)
             shape, slices = as_extents(fields.get("OriginShape")), fields.get("slices")
             if shape is None or type(slices) is not list or not slices:
-                self._report(what, "its OriginShape and its slices", ", ".join(map(describe, fields)) or "nothing")
+                named = ", ".join(map(describe, [*fields][:8]))
+                self._report(what, "its OriginShape and its slices", named or "nothing")
                 continue
+            self._allowance.charge(values=len(slices))
             entries = [as_text(entry) for entry in slices]
             parts = [arrays.pop(entry, None) if entry is not None else None for entry in entries]
             whole = _joined(shape, [part for part in parts if part is not None and len(part.shape) == 1])

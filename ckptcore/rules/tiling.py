@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 
 from ckptcore.rules.tensors import Box, Shape
 
@@ -26,7 +26,10 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Every hole and overlap, sorted. ``is_finished`` is False where the bound on work was reached before the end."""
+    """Every hole and overlap, sorted. ``is_finished`` is False where the bound on work was reached before the end.
+
+    Neighbouring boxes are one where finding that out does not cost too much.
+    """
 
     holes: tuple[Box, ...]
     overlaps: tuple[Overlap, ...]
@@ -89,6 +92,7 @@ class _Surveyor:
         self._members = [i for i, box in enumerate(boxes) if box.volume]
         # Boxes that tile are visited a few times per axis; the rest is for naming what is wrong in those that do not.
         self._work_left = 20_000 + 64 * len(boxes)
+        self._merging_left = self._work_left
         self._holes: list[Box] = []
         self._overlaps: dict[tuple[int, ...], list[Box]] = {}
 
@@ -101,9 +105,9 @@ class _Surveyor:
                 self._holes.append(_box(task.low, task.high))
                 continue
             tasks.extend(self._cut(task) or self._slice(task))
-        overlaps = (Overlap(box, members) for members, found in self._overlaps.items() for box in _merged(found))
+        overlaps = (Overlap(box, members) for members, found in self._overlaps.items() for box in self._merged(found))
         return Survey(
-            tuple(_merged(self._holes)),
+            tuple(self._merged(self._holes)),
             tuple(sorted(overlaps, key=lambda overlap: (overlap.box, overlap.members))),
             is_finished=not tasks,
         )
@@ -162,28 +166,38 @@ class _Surveyor:
             members = [i for i in task.members if lows[i][axis] <= low and highs[i][axis] >= high]
             yield _Task(*task.between(axis, low, high), members, remaining)
 
+    def _merged(self, boxes: list[Box]) -> list[Box]:
+        """The same elements in as few boxes as the work that is left for it finds. Sorted."""
+        rank = len(boxes[0].shape) if boxes else 0
+        axes = [axis for axis in range(rank) if len({box.offset[axis] for box in boxes}) > 1]
+        # A merge along one axis makes room for another along an axis that was looked at before.
+        count = len(boxes) + 1
+        while len(boxes) < count:
+            count = len(boxes)
+            for axis in axes:
+                self._merging_left -= len(boxes)
+                if self._merging_left < 0:
+                    return sorted(boxes)
+                boxes = _merged_along(boxes, axis)
+        return sorted(boxes)
+
 
 def _box(low: Shape, high: Shape) -> Box:
     return Box(low, tuple(h - o for o, h in zip(low, high, strict=True)))
 
 
-def _merged(boxes: list[Box]) -> list[Box]:
-    """The same elements in fewer boxes: neighbours along an axis that agree on all others become one. Sorted."""
-    # A merge along one axis makes room for another along an axis that was looked at before: hence more than one round.
-    axes = range(len(boxes[0].shape)) if boxes else ()
-    for _, axis in product(axes, axes):
-        rest = sorted(boxes, key=lambda box: (_across(box, axis), box.offset[axis]))
-        boxes = rest[:1]
-        for box in rest[1:]:
-            last = boxes[-1]
-            follows = box.offset[axis] == last.offset[axis] + last.shape[axis]
-            if follows and _across(box, axis) == _across(last, axis):
-                shape = list(last.shape)
-                shape[axis] += box.shape[axis]
-                boxes[-1] = Box(last.offset, tuple(shape))
-            else:
-                boxes.append(box)
-    return sorted(boxes)
+def _merged_along(boxes: list[Box], axis: int) -> list[Box]:
+    """The same elements in fewer boxes: neighbours along the axis that agree on all others become one."""
+    merged: list[Box] = []
+    for box in sorted(boxes, key=lambda box: (_across(box, axis), box.offset[axis])):
+        last = merged[-1] if merged else box
+        follows = box.offset[axis] == last.offset[axis] + last.shape[axis]
+        if follows and _across(box, axis) == _across(last, axis):
+            shape = (*last.shape[:axis], last.shape[axis] + box.shape[axis], *last.shape[axis + 1 :])
+            merged[-1] = Box(last.offset, shape)
+        else:
+            merged.append(box)
+    return merged
 
 
 def _across(box: Box, axis: int) -> tuple[Shape, Shape]:

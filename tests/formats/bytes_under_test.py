@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -57,6 +59,52 @@ class WatchedReader(BytesReader):
         data = super().read_at(offset, length)
         self.bytes_read += len(data)
         return data
+
+
+@dataclass
+class Calls:
+    """How many functions were called, a measure of work that does not depend on the machine."""
+
+    made: int = 0
+
+
+@contextmanager
+def counted_calls() -> Iterator[Calls]:
+    """Counts the calls of Python's and built-in functions for as long as the block runs."""
+    calls = Calls()
+
+    def count(_frame: Any, event: str, _function: Any) -> None:
+        calls.made += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+class Spelling(bytearray):
+    """A pickle written opcode by opcode, which can refer to what it spelled as no pickler would."""
+
+    def __init__(self) -> None:
+        super().__init__(b"\x80\x04")
+        self._slots = 0
+
+    def add(self, *parts: bytes | str | int) -> Spelling:
+        """Opcodes as they are, a text, or a reference to a memo slot."""
+        for part in parts:
+            if isinstance(part, str):
+                self += b"X" + struct.pack("<I", len(part)) + part.encode()
+            else:
+                self += b"j" + struct.pack("<I", part) if isinstance(part, int) else part
+        return self
+
+    def memoize(self) -> int:
+        """Put the value on top of the stack into the memo; its slot."""
+        self += b"\x94"
+        self._slots += 1
+        return self._slots - 1
 
 
 def damaged_copies(data: bytes) -> st.SearchStrategy[bytes]:

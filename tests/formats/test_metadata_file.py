@@ -20,7 +20,15 @@ from ckptcore.formats.pickle_values import Global
 from ckptcore.formats.pickles import read_pickle
 from ckptcore.rules.metadata import Metadata, PieceKey, PieceRecord
 from tests.corpus import Case
-from tests.formats.bytes_under_test import BEFORE_3_2, FLEX, WatchedReader, damaged_copies, pickled_metadata
+from tests.formats.bytes_under_test import (
+    BEFORE_3_2,
+    FLEX,
+    Spelling,
+    WatchedReader,
+    counted_calls,
+    damaged_copies,
+    pickled_metadata,
+)
 
 PIECE_FIELDS = {
     "2.6": ("global_offset", "local_shape"),
@@ -235,6 +243,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "shape of 65 axes": ({"local_shape": (1,) * 65, "global_offset": (0,) * 65}, "global_offset"),
     "global shape of another rank": ({"global_shape": (2, 8, 1)}, "global_shape"),
     "dtype that is a number": ({"dtype": 7}, "dtype"),
+    "dtype without end": ({"dtype": "float" * 20}, "dtype"),
     "flag that is a number": ({"is_flattened": 0}, "is_flattened"),
     "range without flag": ({"flattened_range": (0, 4)}, "flattened_range"),
     "flag without range": ({"is_flattened": True}, "flattened_range"),
@@ -379,6 +388,74 @@ EVIL = {
 def test_refuses_what_no_pickler_writes(data: bytes) -> None:
     with pytest.raises(DamagedFile):
         parse(data)
+
+
+def started() -> Spelling:
+    return Spelling().add(FLEX, "Metadata", b"\x93)\x81}(")
+
+
+def one_key_for_many_indexes(key: str, count: int) -> bytes:
+    p = started().add("state_dict_metadata", b"}", "storage_metadata", b"}(", FLEX, "LocalTensorIndex", b"\x93")
+    cls = p.memoize()
+    p.add(b")\x81}(", "tensor_key", key)
+    slot = p.memoize()
+    p.add("global_offset", b"K\x00\x85ub", "0_0.distcp")
+    for i in range(1, count):
+        p.add(cls, b")\x81}(", "tensor_key", slot, "global_offset", b"K" + bytes([i % 256]) + b"\x85ub", "0_0.distcp")
+    return bytes(p.add(b"uub."))
+
+
+def one_state_for_many_pieces(fields: int, count: int) -> bytes:
+    p = started().add("storage_metadata", b"}", "state_dict_metadata", b"}(", "w", b"](")
+    p.add(FLEX, "LocalTensorMetadata", b"\x93")
+    cls = p.memoize()
+    p.add(b")\x81}(", "global_offset", b"K\x00\x85", "local_shape", b"K\x01\x85")
+    for i in range(fields):
+        p.add(f"f{i}", b"N")
+    p.add(b"u")
+    state = p.memoize()
+    p.add(b"b")
+    for _ in range(1, count):
+        p.add(cls, b")\x81", state, b"b")
+    return bytes(p.add(b"euub."))
+
+
+def one_path_for_many_keys(parts: int, count: int) -> bytes:
+    p = started().add("state_dict_metadata", b"}", "storage_metadata", b"}", "flat_mapping", b"}(")
+    p.add("k", b"(", "part")
+    part = p.memoize()
+    p.add(*[part] * (parts - 1), b"t")
+    path = p.memoize()
+    for i in range(1, count):
+        p.add(f"k{i}", path)
+    return bytes(p.add(b"uub."))
+
+
+SHARING: dict[str, Callable[[int, int], bytes]] = {
+    "one long key": lambda length, count: one_key_for_many_indexes("x" * 10 * length, count),
+    "one state of many fields": one_state_for_many_pieces,
+    "one path of many parts": one_path_for_many_keys,
+}
+
+
+@pytest.mark.parametrize("build", SHARING.values(), ids=SHARING)
+def test_what_is_shared_is_read(build: Callable[[int, int], bytes]) -> None:
+    found = parse(build(20, 30))
+    assert 30 in (len(found.storage), len(found.tensors.get("w", ())), len(found.nested_keys))
+
+
+@pytest.mark.parametrize("build", SHARING.values(), ids=SHARING)
+def test_a_small_file_cannot_stand_for_much_more(build: Callable[[int, int], bytes]) -> None:
+    data = build(1_000, 6_000)
+    with counted_calls() as calls, pytest.raises(DamagedFile, match="stands for far more than it holds"):
+        parse(data)
+    assert calls.made < 8 * len(data)
+
+
+def test_a_text_is_made_once_however_often_it_is_named() -> None:
+    data = one_key_for_many_indexes("x" * 10_000, 100)
+    keys = [key.tensor_key for key, _ in parse(data).storage]
+    assert len({id(key) for key in keys}) == 1
 
 
 def test_records_that_disagree_on_their_layout_are_read() -> None:

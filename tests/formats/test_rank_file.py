@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ckptcore.formats.reader import BytesReader
 from ckptcore.formats.safetensors_file import safetensors_rank_file
 from ckptcore.rules.stored import RankFile, StoredArray
 from tests.corpus import Case, all_cases
-from tests.formats.bytes_under_test import WatchedReader, damaged_copies
+from tests.formats.bytes_under_test import Spelling, WatchedReader, counted_calls, damaged_copies
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -267,6 +267,54 @@ def test_a_text_under_many_keys_is_measured_once() -> None:
     reader = WatchedReader(data)
     assert len(parse_rank_file(reader, "0_0.distcp").arrays) == 300
     assert reader.bytes_read < 2 * len(data)
+
+
+def one_name_for_many_tensors(length: int, count: int) -> bytes:
+    p = Spelling().add(b"}(", NAMES, b"}(", "k", "n" * length)
+    name = p.memoize()
+    for i in range(1, count):
+        p.add(f"k{i}", name)
+    return bytes(p.add(b"uu."))
+
+
+def one_entry_for_many_sliced(slices: int, count: int) -> bytes:
+    p = Spelling().add(b"}(", SLICED, b"}(", "k", b"}(", "OriginShape", b"K\x01\x85", "slices", b"](")
+    p.add(*["s"] * slices, b"eu")
+    entry = p.memoize()
+    for i in range(1, count):
+        p.add(f"k{i}", entry)
+    return bytes(p.add(b"uu."))
+
+
+def one_list_for_many_sliced(slices: int, count: int) -> bytes:
+    p = Spelling().add(b"}(", SLICED, b"}(", "k", b"}(", "OriginShape", b"K\x01\x85", "slices", b"](")
+    p.add(*["s"] * slices, b"e")
+    listed = p.memoize()
+    p.add(b"u")
+    for i in range(1, count):
+        p.add(f"k{i}", b"}(", "OriginShape", b"K\x01\x85", "slices", listed, b"u")
+    return bytes(p.add(b"uu."))
+
+
+def test_a_name_is_made_once_however_often_it_is_given() -> None:
+    names = parse(one_name_for_many_tensors(10_000, 100)).parameter_names
+    assert len(names) == 100
+    assert len({id(name) for name in names.values()}) == 1
+
+
+@pytest.mark.parametrize("build", [one_name_for_many_tensors, one_entry_for_many_sliced, one_list_for_many_sliced])
+def test_a_small_file_cannot_stand_for_much_more(build: Callable[[int, int], bytes]) -> None:
+    data = build(2_000, 8_000)
+    with counted_calls() as calls, pytest.raises(DamagedFile, match="stands for far more than it holds"):
+        parse(data)
+    assert calls.made < 8 * len(data)
+
+
+def test_a_slice_belongs_to_one_tensor() -> None:
+    saved = sliced(ARRAY, [2])
+    saved[SLICED]["v"] = {"OriginShape": ARRAY.shape, "slices": list(saved[SLICED]["w"]["slices"])}
+    with pytest.raises(DamagedFile, match="sliced tensor 'v': expected its slices, each once"):
+        parse(pickle.dumps(saved, protocol=2))
 
 
 SAMPLES = [

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ckptcore.rules.tensors import Box, Shape
 from ckptcore.rules.tiling import Overlap, Survey, is_grid, survey
+from tests.formats.bytes_under_test import counted_calls
 
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 
@@ -111,6 +112,15 @@ def test_work_is_bounded_and_says_so() -> None:
     ]
     found = survey((4_000, 4_000), nested)
     assert not found.is_finished
+
+
+def test_merging_holes_is_bounded_work() -> None:
+    # As many passes over thousands of holes as there are pairs of axes would be millions of steps.
+    boxes = [Box((i,) * 32, (1,) * 32) for i in range(60)]
+    with counted_calls() as calls:
+        found = survey((60,) * 32, boxes)
+    assert len(found.holes) > 2_000
+    assert calls.made < 20 * (20_000 + 64 * len(boxes))
 
 
 @pytest.mark.parametrize("shape", [(4_096,), (64, 64), (16, 16, 16)])
