@@ -15,7 +15,7 @@ from ckptcore.rules.aliases import PROMOTE, ROLLBACK, earlier, is_recorded, trai
 from ckptcore.rules.manifest import MANIFEST_NAME, parse_manifest
 from ckptcore.rules.release import check_alias, parse_reference
 from ckptcore.storage.commit import locked
-from ckptcore.storage.refusals import reported
+from ckptcore.storage.regular_files import read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +103,4 @@ def _expected(shelf: Shelf, alias: str, expect_current: str | None) -> str:
 
 def _require_readable(shelf: Shelf, release: str) -> None:
     path = shelf.release(release) / MANIFEST_NAME
-    with reported("cannot read", path):
-        data = path.read_bytes()
-    parse_manifest(data, str(path))
+    parse_manifest(read_document(path), str(path))

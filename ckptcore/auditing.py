@@ -35,6 +35,7 @@ from ckptcore.rules.audit_journal import AuditedFiles, audited_line, journal_hea
 from ckptcore.rules.fingerprint import FileStamp
 from ckptcore.rules.issues import Issue, in_order
 from ckptcore.rules.manifest import FileRecord
+from ckptcore.rules.release import release_named_by
 from ckptcore.rules.validation import compare_file
 from ckptcore.storage.audit_journal import JournalFile, journal_at
 from ckptcore.storage.commit import is_locked
@@ -42,6 +43,7 @@ from ckptcore.storage.copier import OnProgress
 from ckptcore.storage.digests import sha256_of
 from ckptcore.storage.local import GONE, fingerprint
 from ckptcore.storage.refusals import reported, storage_error
+from ckptcore.storage.regular_files import read_document
 from ckptcore.storage.staging import stagings_in
 from ckptcore.validating import examine, read_manifest
 
@@ -176,8 +178,11 @@ def _listed(shelf: Shelf) -> FoundShelf:
     entries = _entries(shelf.root)
     with reported("cannot read", shelf.root):
         links = [entry.name for entry in entries if entry.kind == "link" and not entry.name.startswith(".")]
-        aliases = [FoundAlias(link, os.readlink(shelf.alias(link)), is_release(shelf.alias(link))) for link in links]
-        history = shelf.history.read_bytes() if shelf.history.is_file() else b""
+        texts = {link: os.readlink(shelf.alias(link)) for link in links}
+        aliases = [
+            FoundAlias(link, text, is_release(shelf.release(release_named_by(text)))) for link, text in texts.items()
+        ]
+        history = read_document(shelf.history) if shelf.history.is_file() else b""
     at_work = is_locked(shelf.lock)
     return FoundShelf(
         name=shelf.name,

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ckptcore.errors import InvalidExpectations
 from ckptcore.rules.shapes import Expectation, parse_expectations
-from ckptcore.storage.refusals import reported
+from ckptcore.storage.regular_files import read_document
+
+
+class _WithoutRepeats(yaml.SafeLoader):
+    """PyYAML takes the last of the values that a mapping gives one key, and drops the others without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
 
 
 def read_expectations(path: Path | None) -> tuple[Expectation, ...]:
     """The expectations in a YAML file; none without a file. Raises :class:`InvalidExpectations`, with every mistake."""
     if path is None:
         return ()
-    with reported("cannot read", path):
-        data = path.read_bytes()
+    data = read_document(path)
     try:
-        document = yaml.safe_load(data)
+        document = yaml.load(data, _WithoutRepeats)  # noqa: S506 - it is a SafeLoader
     # Beside its own errors, PyYAML lets out those of impossible dates and of nesting without end.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidExpectations(f"{path}: not a YAML document: {_fault(error)}") from error

@@ -68,7 +68,7 @@ def run(
     require_ready(gates)
     check_alias(alias)
     planned = choice.planned()
-    companions = [*companions_of(planned.directory), *attach]
+    companions = [*companions_of(planned.directory, attach), *attach]
     staged = stage(planned, registry, name, attach=companions, on_progress=on_plan(planned))
     if not staged.already_published:
         validate_staged(staged, expectations)

@@ -27,6 +27,7 @@ from ckptcore.storage.digests import copy_file, sha256_of
 from ckptcore.storage.leases import held_if_possible
 from ckptcore.storage.local import fingerprint
 from ckptcore.storage.refusals import reported
+from ckptcore.storage.regular_files import read_document
 from ckptcore.storage.staging import clear, commit, drop, forget, held
 
 _log = logging.getLogger(__name__)
@@ -172,7 +173,7 @@ def kept_shards(plan: MergePlan, directory: Path, head: bytes, *, is_synced: boo
     Where they were not synced when they were noted, they are read again and kept only with the digest that was noted.
     """
     journal = directory / JOURNAL_NAME
-    noted = finished_shards(journal.read_bytes(), head) if journal.exists() else ()
+    noted = finished_shards(read_document(journal), head) if journal.exists() else ()
     if noted is None:
         _log.info("%s: starting over: what was left is of another plan or source", directory)
     kept = tuple(shard for shard in noted or () if _is_whole(directory, shard, is_synced=is_synced))

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ckptcore.clock import now
-from ckptcore.errors import InvalidName, ReleaseNotFound, StorageError
+from ckptcore.errors import InvalidName, ReleaseInvalid, ReleaseNotFound
 from ckptcore.rules.manifest import MANIFEST_NAME
-from ckptcore.rules.release import HISTORY, RELEASES, Act, check_name, parse_history, parse_reference
+from ckptcore.rules.release import HISTORY, RELEASES, Act, check_name, parse_history, parse_reference, release_named_by
 from ckptcore.storage.commit import append_line, make_directory, point_symlink
 from ckptcore.storage.refusals import reported
+from ckptcore.storage.regular_files import read_document
 
 # Long enough for what a listing does not mend at once, and short enough for whoever waits for an alias to nowhere.
 _LOOK_AGAIN_AFTER_SECONDS = (0.0, 0.1, 0.4, 1.0)
@@ -109,34 +110,51 @@ def releases_on(shelf: Shelf) -> tuple[str, ...]:
     if not shelf.releases.is_dir():
         return ()
     with reported("cannot list", shelf.releases):
-        return tuple(sorted(entry.name for entry in shelf.releases.iterdir() if is_release(entry)))
+        entries = sorted(shelf.releases.iterdir())
+        return tuple(entry.name for entry in entries if is_release(entry) and not entry.is_symlink())
 
 
 def aliases_on(shelf: Shelf) -> Mapping[str, str]:
-    """Each alias and the release that it names, sorted by alias; the release need not exist."""
+    """Each alias and the release that it names, sorted by alias; the release need not exist.
+
+    A link that does not name a release of this name is no alias; see :func:`links_on`.
+    """
+    named = {link: release_named_by(text) for link, text in links_on(shelf).items()}
+    return {link: release for link, release in named.items() if release}
+
+
+def links_on(shelf: Shelf) -> Mapping[str, str]:
+    """Each link that stands where aliases do and its text, whatever that is, sorted by name."""
     if not shelf.root.is_dir():
         return {}
     with reported("cannot list", shelf.root):
-        links = sorted(entry.name for entry in shelf.root.iterdir() if entry.is_symlink())
-    return {link: pointed_to(shelf, link) for link in links if not link.startswith(".")}
+        links = sorted(path for path in shelf.root.iterdir() if path.is_symlink() and not path.name.startswith("."))
+        return {link.name: os.readlink(link) for link in links}
 
 
 def pointed_to(shelf: Shelf, alias: str) -> str:
-    """The release that an alias names, or "" where there is no such alias."""
+    """The release that an alias names, or "" where there is no such alias.
+
+    Raises :class:`ReleaseInvalid` for a link that leads anywhere else: nothing here is taken from there.
+    """
     link = shelf.alias(alias)
-    return Path(os.readlink(link)).name if link.is_symlink() else ""
+    if not link.is_symlink():
+        return ""
+    text = os.readlink(link)
+    release = release_named_by(text)
+    if not release:
+        raise ReleaseInvalid(f"{link}: is no alias: expected a link to {RELEASES}/ and a release, found {text!r}")
+    return release
 
 
 def history_of(shelf: Shelf) -> tuple[Act, ...]:
-    """Every recorded act, the oldest first."""
-    if not shelf.history.exists():
+    """Every recorded act, the oldest first.
+
+    Raises :class:`StorageError` where not all of them can be read: acts that are not seen would be done again.
+    """
+    if not os.path.lexists(shelf.history):
         return ()
-    with reported("cannot read", shelf.history), open(shelf.history, "rb") as file:
-        size, data = os.fstat(file.fileno()).st_size, file.read()
-    if len(data) < size:
-        # Acts that are not seen would be done again.
-        raise StorageError(f"cannot read {shelf.history}: expected {size:,} bytes, found {len(data):,}")
-    return parse_history(data)
+    return parse_history(read_document(shelf.history))
 
 
 def record(
@@ -160,9 +178,10 @@ def record(
 def move_alias(shelf: Shelf, act: str, alias: str, release: str, *, flow_run: str = "", reason: str = "") -> None:
     """Point ``alias`` to ``release`` in one step and record it as ``act``. The caller holds the lock."""
     previous = pointed_to(shelf, alias)
+    history = history_of(shelf)  # one that cannot be read cannot be added to either
     if previous == release:
         # Whoever moved it was killed before it was recorded: this finishes that act, and records what was before it.
-        previous = next((act.release for act in reversed(history_of(shelf)) if act.alias == alias), "")
+        previous = next((act.release for act in reversed(history) if act.alias == alias), "")
     point_symlink(shelf.alias(alias), f"{RELEASES}/{release}")
     record(shelf, act, release, alias=alias, previous=previous, flow_run=flow_run, reason=reason)
 
@@ -170,12 +189,14 @@ def move_alias(shelf: Shelf, act: str, alias: str, release: str, *, flow_run: st
 def resolve(registry: str | os.PathLike[str], reference: str) -> Path:
     """The directory that ``NAME``, ``NAME@alias`` or ``NAME@release`` means now, without symlinks in its last parts.
 
-    Raises :class:`ReleaseNotFound` and :class:`InvalidName`.
+    Raises :class:`ReleaseNotFound`, :class:`InvalidName`, and :class:`ReleaseInvalid` for what a link takes elsewhere.
     """
     wanted = parse_reference(reference)
     shelf = shelf_of(registry, wanted.name)
     named = pointed_to(shelf, wanted.ref)
     path = shelf.release(named or wanted.ref)
+    if path.is_symlink():
+        raise ReleaseInvalid(f"{path}: is no release: expected a directory, found a link to {os.readlink(path)!r}")
     if not is_release(path) and not (named and _comes_to_be_seen(path)):
         known = "no such name" if not shelf.root.is_dir() else f"no release or alias {wanted.ref!r}"
         raise ReleaseNotFound(f"{registry}: {reference}: {known}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ckptcore.clock import seconds_of
 from ckptcore.pinning import pins_on
-from ckptcore.registry import Shelf, aliases_on, existing_shelf, history_of, is_release, record
+from ckptcore.registry import Shelf, existing_shelf, history_of, is_release, links_on, record
 from ckptcore.rules.manifest import MANIFEST_NAME
 from ckptcore.rules.release import Act, parse_release_name
 from ckptcore.rules.retention import PRUNE, ListedRelease, RetentionPlan, Rule, Verdict, last_published, plan_retention
@@ -114,8 +114,10 @@ def prune(
 
 
 def _aliases_by_release(shelf: Shelf) -> Mapping[str, tuple[str, ...]]:
+    """Which links lead to which release; one that names it by another path, which is no alias, keeps it as well."""
     named: dict[str, tuple[str, ...]] = {}
-    for alias, release in aliases_on(shelf).items():
+    for alias, text in links_on(shelf).items():
+        release = os.path.basename(text)
         named[release] = (*named.get(release, ()), alias)
     return named
 

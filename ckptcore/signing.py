@@ -7,16 +7,17 @@ and the identity of the release does not depend on it. Imports model-signing onl
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from ckptcore.errors import SigningFailed, SigningMissing
+from ckptcore.rules.json_documents import parse_json
 from ckptcore.rules.manifest import SIGNATURE_NAME
 from ckptcore.storage.commit import remove_tree, sync_directory, write_file
 from ckptcore.storage.refusals import reported
+from ckptcore.storage.regular_files import read_document
 
 _MISSING = "signing needs model-signing, which cannot be imported ({error}): pip install 'ckptcore[sign]'"
 
@@ -86,9 +87,8 @@ def _hint(private_key: str | os.PathLike[str]) -> str:
 
 def _maker(signature: Path) -> str:
     """The hint of the key that made a signature; "" where it does not say."""
-    with reported("cannot read", signature):
-        data = signature.read_bytes()
+    data = read_document(signature)
     try:
-        return str(json.loads(data)["verificationMaterial"]["publicKey"]["hint"])
+        return str(parse_json(data)["verificationMaterial"]["publicKey"]["hint"])
     except (ValueError, LookupError, TypeError):
         return ""

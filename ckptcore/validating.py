@@ -20,6 +20,7 @@ from ckptcore.rules.validation import FoundOutput, ValidationReport, check_outpu
 from ckptcore.storage.copier import OnProgress
 from ckptcore.storage.digests import sha256_of
 from ckptcore.storage.refusals import reported
+from ckptcore.storage.regular_files import read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def examine(directory: Path, expectations: Sequence[Expectation] = ()) -> Examin
     manifest = _manifest(directory, names, issues)
     with reported("cannot read", directory):
         files = tuple(FileRecord(name, (directory / name).stat().st_size, "") for name in names)
-        index = (directory / INDEX_NAME).read_bytes() if INDEX_NAME in names else None
+        index = read_document(directory / INDEX_NAME) if INDEX_NAME in names else None
     shards = tuple(shard.found() for shard in read_headers(directory, names, issues))
     found = FoundOutput(files, shards, index, manifest)
     notes: list[Issue] = []
@@ -106,8 +107,7 @@ def read_manifest(directory: Path) -> Manifest:
     path = directory / MANIFEST_NAME
     if not path.is_file():
         raise ReleaseInvalid(f"{directory}: has no {MANIFEST_NAME}; only an output of ckpt merge can be published")
-    with reported("cannot read", path):
-        return parse_manifest(path.read_bytes(), str(path))
+    return parse_manifest(read_document(path), str(path))
 
 
 def _manifest(directory: Path, names: Sequence[str], issues: list[Issue]) -> Manifest | None:

@@ -22,7 +22,7 @@ def merge(planned: PlannedMerge, registry: str, name: str, attach: Sequence[str]
     Nothing is written where that release is published already. Refuses a source that is not what was planned.
     """
     made = planned.again()
-    companions: list[str | os.PathLike[str]] = [*companions_of(made.directory), *attach]
+    companions: list[str | os.PathLike[str]] = [*companions_of(made.directory, attach), *attach]
     with MergeProgress(made, artifact_key("merge", name)) as progress:
         staged = stage(made, registry, name, attach=companions, flow_run=str(flow_run.id or ""), on_progress=progress)
     done = "is published already" if staged.already_published else f"is staged at {staged.path}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -99,5 +100,21 @@ def test_every_mistake_is_told_with_the_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="No such file"):
         read_expectations(tmp_path / "nothing.yaml")
-    with pytest.raises(StorageError, match="Is a directory"):
+    with pytest.raises(StorageError, match="is a directory, no regular file"):
         read_expectations(tmp_path)
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(StorageError, match="is a FIFO, no regular file"):
+        read_expectations(tmp_path / "fifo")
+
+
+@pytest.mark.parametrize(
+    "content", ["tensors:\n  w: {shape: [4]}\n  w: {shape: [1]}", "tensors:\n  w:\n    shape: [4]\n    'shape': [1]"]
+)
+def test_nothing_is_said_twice(tmp_path: Path, content: str) -> None:
+    with pytest.raises(InvalidExpectations, match=r"line [34], column [35]: '(w|shape)' is given twice"):
+        read(tmp_path, content)
+
+
+def test_merged_mappings_are_no_repeats(tmp_path: Path) -> None:
+    content = "tensors:\n  a: &a {shape: [4], dtype: float32}\n  b: {<<: *a, shape: [1]}"
+    assert read(tmp_path, content)[1] == Expectation("b", (1,), "float32", None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ckptcore import Choice, Selection, run
-from ckptcore.errors import ReleaseInvalid, SelectionError, VersionIncomplete
+from ckptcore.errors import InvalidName, ReleaseInvalid, SelectionError, StorageError, VersionIncomplete
 from ckptcore.lifecycle import validate_staged
 from ckptcore.publishing import companions_of, stage
 from ckptcore.rules.merge_plan import MergePlan
@@ -73,6 +74,40 @@ def test_a_plain_directory_has_its_own_companions_only(tmp_path: Path) -> None:
     assert companions_of(plain) == ()
     (plain / "config.json").write_text("{}")
     assert companions_of(plain) == (plain / "config.json",)
+
+
+def test_companions_are_taken_from_inside_the_run_alone(training: Path, tmp_path: Path) -> None:
+    step = training / "checkpoint-10"
+    (training / "base.json").write_text("{}")
+    (tmp_path / "secret").write_text("secret")
+    (step / "tokenizer.json").symlink_to(training / "base.json")
+    assert companions_of(step / "model_state") == (step / "tokenizer.json",)
+    (step / "config.json").symlink_to(tmp_path / "secret")
+    (step / "merges.txt").symlink_to("nowhere")
+    (step / "vocab.txt").mkdir()
+    os.mkfifo(step / "vocab.json")
+    with pytest.raises(InvalidName, match="--attach") as refused:
+        run(Choice(str(training)), tmp_path / "registry", "tiny")
+    names = [Path(issue.where).name for issue in refused.value.issues]
+    assert names == ["config.json", "merges.txt", "vocab.json", "vocab.txt"]
+    assert not (tmp_path / "registry").exists()
+
+
+def test_an_attached_file_takes_the_place_of_a_companion(training: Path, tmp_path: Path) -> None:
+    (training / "checkpoint-10" / "config.json").symlink_to("/etc/hostname")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text("attached")
+    (tmp_path / "config.json").symlink_to("base/config.json")
+    published = run(Choice(str(training)), tmp_path / "registry", "tiny", attach=[tmp_path / "config.json"])
+    assert (Path(published.path) / "config.json").read_text() == "attached"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_only_regular_files_are_attached(training: Path, tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "notes")
+    with pytest.raises(StorageError, match=r"notes: is a .*, no regular file"):
+        run(Choice(str(training)), tmp_path / "registry", "tiny", attach=[tmp_path / "notes"])
+    assert not (tmp_path / "registry").exists()
 
 
 def test_a_refused_choice_makes_no_registry(training: Path, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ def test_a_good_output(output: Path) -> None:
         ),
         (lambda out: (out / INDEX).unlink(), [f"{INDEX}: is missing"]),
         (lambda out: (out / INDEX).write_text("[]"), [f"{INDEX}: is no index"]),
+        (lambda out: (out / INDEX).write_text("[" * 100_000), [f"{INDEX}: is no index"]),
         (
             lambda out: edit_json(out / INDEX, lambda index: index["metadata"].update(total_size=1)),
             [f"{INDEX}: metadata.total_size: expected 64 bytes, found 1"],

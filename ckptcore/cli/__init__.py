@@ -1,8 +1,8 @@
 """The ``ckpt`` command: each step of the lifecycle, and all of it, from a shell.
 
-Exit status 0 done, 1 refused (the checkpoint, the release or the disk is at fault), 2 usage. With ``--json`` stdout
-is one JSON document; people's text and the issues, one a line, go to stderr. Commands import what they need when they
-run: ``ckpt --help`` loads neither numpy nor Prefect.
+Exit status 0 done, 1 refused (the checkpoint, the release or the disk is at fault), 2 usage, 130 Ctrl-C. With
+``--json`` stdout is one JSON document; people's text and the issues, one a line, go to stderr. Commands import what
+they need when they run: ``ckpt --help`` loads neither numpy nor Prefect.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ckptcore.cli import release, source
 
@@ -27,7 +29,8 @@ def main() -> None:
     """Run the command line. A refusal is printed, never raised."""
     _prepare_streams()
     try:
-        status = _status()
+        with _interruptible():
+            status = _status()
         sys.stdout.flush()
     except OSError as error:
         # What is left must go somewhere, or the interpreter's own last flush fails too.
@@ -48,9 +51,40 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
+class _Interrupted(BaseException):
+    """A signal asks for the end. No KeyboardInterrupt, which typer would keep to itself."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C, a scheduler's SIGTERM and a terminal that closes unwind the command, so that it clears up.
+
+    One that the shell has set to be ignored (``nohup``) stays so.
+    """
+
+    def interrupt(number: int, _: object) -> None:
+        raise _Interrupted(number)
+
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in asked if signal.getsignal(number) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _status() -> int | str | None:
     try:
         app(prog_name="ckpt")
+    except _Interrupted as stop:
+        complain(f"ckpt: interrupted by {signal.Signals(stop.number).name}; what was not finished is not visible")
+        return 128 + stop.number
     except SystemExit as stop:
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None  # typer turned it into status 1, which means a refusal here

@@ -67,11 +67,16 @@ def rollback(
 @app.command()
 def aliases(registry: Registry, name: OneName = None, as_json: Json = False) -> None:
     """List the aliases and the releases that they name."""
-    from ckptcore.registry import aliases_on, existing_shelf, is_release
+    from ckptcore.registry import existing_shelf, is_release, links_on
+    from ckptcore.rules.release import release_named_by
 
     documents = []
     for shelf in (existing_shelf(registry, each) for each in _names(registry, name)):
-        for alias, release in aliases_on(shelf).items():
+        for alias, text in links_on(shelf).items():
+            release = release_named_by(text)
+            if not release:
+                complain(f"{shelf.name}@{alias} is no alias: it leads to {text!r}, which is no release of {shelf.name}")
+                continue
             exists = is_release(shelf.release(release))
             documents.append({"name": shelf.name, "alias": alias, "release": release, "exists": exists})
             if not as_json:

@@ -5,14 +5,14 @@ Takes what was listed as data; listing it is ``audit``'s work. What is inside a 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from ckptcore.rules.issues import Issue
-from ckptcore.rules.release import HISTORY, RELEASES, parse_history
+from ckptcore.rules.json_documents import NotJson, parse_json
+from ckptcore.rules.release import HISTORY, RELEASES, parse_history, release_named_by
 from ckptcore.rules.retention import parse_age
 
 STAGINGS = ".staging"
@@ -167,8 +167,8 @@ def is_newer(created_at: str, since: datetime) -> bool:
 
 def _aliases(found: FoundShelf) -> Iterator[Issue]:
     for alias in found.aliases:
-        place, _, release = alias.target.partition("/")
-        if place != RELEASES or "/" in release or release in ("", ".", ".."):
+        release = release_named_by(alias.target)
+        if not release:
             expected = f"{RELEASES}/ and a release's name"
             yield Issue(f"alias {alias.name!r}", "leads out of the releases", expected, alias.target, "alias-outside")
         elif not alias.leads_to_release:
@@ -221,7 +221,7 @@ def _history(found: FoundShelf) -> Iterator[tuple[Issue, bool]]:
 def _is_cut(line: bytes) -> bool:
     """Whether it begins as an act does and ends before that act could have ended. In doubt it is damage."""
     try:
-        json.loads(line)
-    except ValueError:
+        parse_json(line)
+    except NotJson:
         return line.startswith(b"{") and not line.rstrip().endswith(b"}") and _NUL not in line
     return False

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ckptcore.rules.fingerprint import FileStamp
+from ckptcore.rules.json_documents import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,15 @@ def parse_journal(data: bytes) -> AuditedFiles | None:
     """What an interrupted audit left; None where it is no such journal, or nothing was read."""
     head, *lines = data.split(b"\n")
     try:
-        begun_at = str(json.loads(head)["begun_at"])
+        begun_at = str(parse_json(head)["begun_at"])
     except (ValueError, KeyError, TypeError):
         return None
     digests = {}
     for line in lines:
         try:
-            path, name, size_bytes, mtime_ns, inode, sha256 = json.loads(line)
+            path, name, size_bytes, mtime_ns, inode, sha256 = parse_json(line)
             stamp = FileStamp(str(name), int(size_bytes), int(mtime_ns), int(inode))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             continue
         digests[str(path), stamp] = str(sha256)
     return AuditedFiles(begun_at, digests) if digests else None

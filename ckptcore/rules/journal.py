@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ckptcore.rules.json_documents import parse_json
 from ckptcore.rules.manifest import FileRecord
 
 JOURNAL_NAME = ".journal.jsonl"
@@ -40,9 +41,9 @@ def finished_shards(journal: bytes, head: bytes) -> tuple[FinishedShard, ...] | 
     finished = {}
     for line in journal[len(head) :].split(b"\n"):
         try:
-            document = json.loads(line)
+            document = parse_json(line)
             record = FileRecord(str(document["name"]), int(document["size_bytes"]), str(document["sha256"]))
             finished[record.name] = FinishedShard(record, {str(k): str(v) for k, v in document["tensors"].items()})
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
     return tuple(finished[name] for name in sorted(finished))

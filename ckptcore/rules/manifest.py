@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from ckptcore.errors import ReleaseInvalid
 from ckptcore.rules.issues import Issue
+from ckptcore.rules.json_documents import NotJson, parse_json
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.tensors import DTYPES, TensorSpec
 
@@ -22,6 +26,9 @@ SIGNATURE_NAME = "model.sig"
 UNLISTED = frozenset({MANIFEST_NAME, SIGNATURE_NAME})
 """The files of a release that the manifest does not list: itself, and the signature that covers it."""
 MANIFEST_SCHEMA = 1
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# As many digits as the names of releases give a step and an id, and more than a file has bytes.
+_END_OF_NUMBERS = 10**18
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -139,13 +146,15 @@ def tensor_records(plan: MergePlan, digests: Mapping[str, str]) -> tuple[TensorR
 def parse_manifest(data: bytes, where: str) -> Manifest:
     """The manifest in ``data``. Raises :class:`ReleaseInvalid` with every field that is missing or wrong."""
     try:
-        document = json.loads(data)
-    except ValueError as error:
+        document = parse_json(data)
+    except NotJson as error:
         raise ReleaseInvalid(f"{where}: not a JSON document: {error}") from error
     reader = _Fields(where)
     root = reader.record(document, "manifest")
     if root.get("schema") != MANIFEST_SCHEMA:
-        raise ReleaseInvalid(f"{where}: schema version: expected {MANIFEST_SCHEMA}, found {root.get('schema')!r}")
+        raise ReleaseInvalid(
+            f"{where}: schema version: expected {MANIFEST_SCHEMA}, found {reprlib.repr(root.get('schema'))}"
+        )
     manifest = reader.manifest(root)
     if reader.issues:
         raise ReleaseInvalid(f"{where}: {len(reader.issues)} field(s) are wrong", reader.issues)
@@ -177,43 +186,68 @@ class _Fields:
         return str(self.get(record, field, str, ""))
 
     def number(self, record: Mapping[str, Any], field: str) -> int:
-        return int(self.get(record, field, int, 0))
+        value = int(self.get(record, field, int, 0))
+        if 0 <= value < _END_OF_NUMBERS:
+            return value
+        self.wrong(field, f"a number from 0 to {_END_OF_NUMBERS - 1:,}", value)
+        return 0
+
+    def digest(self, record: Mapping[str, Any], field: str) -> str:
+        """A SHA-256, or "" where none was asked for."""
+        text = self.text(record, field)
+        if text and not _SHA256.fullmatch(text):
+            self.wrong(field, "64 hexadecimal digits", text)
+        return text
+
+    def time(self, record: Mapping[str, Any], field: str) -> str:
+        text = self.text(record, field)
+        try:
+            is_time = datetime.fromisoformat(text).tzinfo is not None
+        except ValueError:
+            is_time = False
+        if not is_time:
+            self.wrong(field, "a date and time with its zone", text)
+        return text
+
+    def wrong(self, field: str, expected: str, found: object) -> None:
+        self.issues.append(Issue(self.where, f"field {field!r}", expected, reprlib.repr(found), "manifest"))
 
     def file(self, value: object) -> FileRecord:
         record = self.record(value, "file")
         name = self.text(record, "name")
         if "/" in name or "\0" in name or name in ("", ".", ".."):
             self.issues.append(Issue(self.where, "file name", "a plain name", repr(name), "manifest"))
-        return FileRecord(name, self.number(record, "size_bytes"), self.text(record, "sha256"))
+        return FileRecord(name, self.number(record, "size_bytes"), self.digest(record, "sha256"))
 
     def tensor(self, value: object) -> TensorRecord:
         record = self.record(value, "tensor")
         dtype = self.text(record, "dtype")
         shape = self.get(record, "shape", list, [])
-        if dtype not in DTYPES or not all(isinstance(n, int) and n >= 0 for n in shape):
-            found = f"{dtype!r} {shape!r}"
+        if dtype not in DTYPES or not all(type(n) is int and n >= 0 for n in shape):
+            found = f"{dtype!r} {reprlib.repr(shape)}"
             self.issues.append(Issue(self.where, "tensor", "a known dtype and a shape", found, "manifest"))
             dtype, shape = "uint8", []
-        sha256 = self.text(record, "sha256") if "sha256" in record else ""
+        sha256 = self.digest(record, "sha256") if "sha256" in record else ""
         spec = TensorSpec(self.text(record, "key"), dtype, tuple(shape))
         return TensorRecord(spec, self.text(record, "file"), sha256)
 
     def manifest(self, root: Mapping[str, Any]) -> Manifest:
         source = self.record(root.get("source"), "source")
+        software = self.get(root, "software", dict, {})
         none = type(None)
         return Manifest(
             files=tuple(self.file(item) for item in self.get(root, "files", list, [])),
             tensors=tuple(self.tensor(item) for item in self.get(root, "tensors", list, [])),
             source=SourceRecord(
                 path=self.text(source, "path"),
-                step=self.get(source, "step", (int, none), None),
+                step=None if source.get("step", 0) is None else self.number(source, "step"),
                 unique_id=self.number(source, "unique_id"),
                 component=self.get(source, "component", (str, none), None),
-                fingerprint=self.text(source, "fingerprint"),
+                fingerprint=self.digest(source, "fingerprint"),
                 paddle_format=self.text(source, "paddle_format"),
             ),
-            plan_digest=self.text(root, "plan_digest"),
-            software={str(k): str(v) for k, v in self.get(root, "software", dict, {}).items()},
+            plan_digest=self.digest(root, "plan_digest"),
+            software={name: self.text(software, name) for name in software},
             flow_run=self.text(root, "flow_run"),
-            created_at=self.text(root, "created_at"),
+            created_at=self.time(root, "created_at"),
         )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ckptcore.errors import InvalidName
+from ckptcore.rules.json_documents import NotJson, parse_json
 
 RELEASES = "releases"
 HISTORY = "history.jsonl"
@@ -72,6 +72,12 @@ def check_alias(alias: str) -> str:
     return check_name(alias, "alias")
 
 
+def release_named_by(link: str) -> str:
+    """The release that an alias with that text names; "" where the text is not ``releases/`` and a plain name."""
+    place, _, release = link.partition("/")
+    return release if place == RELEASES and "/" not in release and release not in (".", "..") else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Reference:
     """``NAME``, ``NAME@alias`` or ``NAME@release``."""
@@ -107,20 +113,21 @@ class Act:
 
 
 def parse_history(data: bytes) -> tuple[Act, ...]:
-    """The acts in order. A line that a crash cut short is left out: its act is done again or was never reported."""
+    """The acts in order.
+
+    A line that a crash cut short is left out: its act is done again or was never reported. So is one that is no act.
+    """
     acts = []
     for line in data.split(b"\n"):
         try:
-            document = json.loads(line)
-        except ValueError:
+            document = parse_json(line)
+        except NotJson:
             continue
         if isinstance(document, dict) and {"at", "act", "release"} <= document.keys():
-            acts.append(_act(document))
+            fields = {field: document.get(field, "") for field in Act.__slots__}
+            if all(isinstance(value, str) for value in fields.values()):
+                acts.append(Act(**fields))
     return tuple(acts)
-
-
-def _act(document: Mapping[str, Any]) -> Act:
-    return Act(**{field: str(document.get(field, "")) for field in Act.__slots__})
 
 
 def is_published(history: Sequence[Act], release: str, alias: str) -> bool:

@@ -5,11 +5,12 @@ Takes what was read from the disk as data; reading it is ``validate``'s work.
 
 from __future__ import annotations
 
-import json
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ckptcore.rules.issues import Issue, in_order
+from ckptcore.rules.json_documents import parse_json
 from ckptcore.rules.manifest import UNLISTED, FileRecord, Manifest
 from ckptcore.rules.shapes import Expectation, check_expectations, compare_specs
 from ckptcore.rules.shard_layout import INDEX_NAME
@@ -92,7 +93,7 @@ def _index_agrees(found: FoundOutput) -> Iterator[Issue]:
             yield Issue(INDEX_NAME, "is missing", f"an index of {len(found.shards)} shards", "none", "index")
         return
     try:
-        document = json.loads(found.index)
+        document = parse_json(found.index)
         weight_map, total = document["weight_map"], document["metadata"]["total_size"]
         entries = dict(weight_map.items())
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -102,14 +103,18 @@ def _index_agrees(found: FoundOutput) -> Iterator[Issue]:
     yield from _maps_differ(entries, holder)
     size = sum(spec.size_bytes for spec in found.specs())
     if total != size:
-        yield Issue(INDEX_NAME, "metadata.total_size", f"{size:,} bytes", str(total), "index")
+        yield Issue(INDEX_NAME, "metadata.total_size", f"{size:,} bytes", _shown(total), "index")
 
 
 def _maps_differ(entries: Mapping[str, object], holder: Mapping[str, str]) -> Iterator[Issue]:
     for key in entries.keys() | holder.keys():
         if entries.get(key) != holder.get(key):
             expected, listed = holder.get(key, "in no shard"), entries.get(key, "not listed")
-            yield Issue(INDEX_NAME, f"tensor {key!r}", expected, str(listed), "index")
+            yield Issue(INDEX_NAME, f"tensor {key!r}", expected, _shown(listed), "index")
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else reprlib.repr(value)  # which goes a few levels deep
 
 
 def _files_agree(manifest: Manifest, files: Sequence[FileRecord]) -> Iterator[Issue]:

@@ -15,6 +15,10 @@ from pathlib import Path
 
 from ckptcore.errors import Busy
 from ckptcore.storage.refusals import storage_error
+from ckptcore.storage.regular_files import read_document
+
+# A link in its place could lead to a file that is another's, and a FIFO would make the opening wait.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class JournalFile:
@@ -25,9 +29,9 @@ class JournalFile:
         self._descriptor = -1
         self.content, self.refusal = b"", ""
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            self._descriptor = os.open(path, _FLAGS, 0o666)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.content = path.read_bytes()
+            self.content = read_document(path)
             if self.content and not self.content.endswith(b"\n"):
                 self.append(b"\n")  # closes a line that a crash cut short
         except BlockingIOError as error:

@@ -48,7 +48,7 @@ def is_locked(path: Path) -> bool:
     """
     with reported("cannot look at the lock", path):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ckptcore.errors import SourceChanged
 from ckptcore.rules.manifest import FileRecord
 from ckptcore.storage.refusals import reported
+from ckptcore.storage.regular_files import open_regular
 
 _BLOCK_BYTES = 1 << 20
 
@@ -35,7 +36,7 @@ def copy_file(source: Path, target: Path, expected: FileRecord | None = None) ->
 
 def _stream(source: Path, target: Path | None, on_bytes: Callable[[int], None]) -> FileRecord:
     sha, size = hashlib.sha256(), 0
-    with reported("cannot read", source), open(source, "rb", buffering=0) as file:
+    with reported("cannot read", source), open(open_regular(source), "rb", buffering=0) as file:
         expected = os.fstat(file.fileno()).st_size
         output = None
         try:

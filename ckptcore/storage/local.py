@@ -179,9 +179,14 @@ def _link_target(directory: str, path: str, name: str) -> str:
     return resolved
 
 
+def kind_of(mode: int) -> str:
+    """What a path of that mode is, where it is no regular file: ``a FIFO``."""
+    return next((kind for matches, kind in _KINDS if matches(mode)), "something else")
+
+
 def _require_regular(mode: int, name: str, path: str) -> None:
     if stat.S_ISREG(mode):
         return
-    kind = next((kind for matches, kind in _KINDS if matches(mode)), "something else")
+    kind = kind_of(mode)
     issue = Issue(name, "is no regular file", found=kind, code=NOT_REGULAR)
     raise DamagedFile(f"{path}: is {kind}, no regular file", [issue])

@@ -56,7 +56,7 @@ class TestRefusals:
 
     def test_expectations_that_are_not_there(self, run: Run, merged: Path) -> None:
         assert_refused(run("validate", "merged", "--expect", "nothing.yaml"), "cannot read nothing.yaml")
-        assert_refused(run("validate", "merged", "--expect", "merged"), "cannot read merged: Is a directory")
+        assert_refused(run("validate", "merged", "--expect", "merged"), "cannot read merged: is a directory")
 
     def test_a_name_cannot_write_lines_of_its_own(self, run: Run, tmp_path: Path) -> None:
         outcome = run("latest", "evil\nckpt: all is well\x1b[2J")

@@ -132,7 +132,7 @@ def sweep(theatre: Theatre, fault: Fault, *, every: int = 1) -> Tally:
     tally = Tally(theatre.scenario.name, fault.name)
     for point in [point for point in theatre.points if point.call in fault.calls][::every]:
         ended = theatre.disturbed(point, fault.effect).wait()
-        if INJECTED not in ended.trace and ended.status != KILLED:
+        if not _has_happened(fault, point, ended):
             tally.missed += 1  # threads took their blocks in another order, and none came that far
             continue
         found = [
@@ -144,11 +144,17 @@ def sweep(theatre: Theatre, fault: Fault, *, every: int = 1) -> Tally:
     return tally
 
 
+def _has_happened(fault: Fault, point: Point, ended: Ended) -> bool:
+    if fault.is_crash:
+        return ended.status == KILLED
+    return any(INJECTED in line and f" {point.call}" in line for line in ended.trace.splitlines())
+
+
 def refusal_faults(ended: Ended, *, is_crash: bool = False) -> Iterator[str]:
     """A command does its work or says in a line why not, unless it was killed."""
     if ended.status not in ((KILLED,) if is_crash else (0, 1)):
         yield str(ended)
-    if ended.status == 1 and not ended.output.startswith("ckpt: "):
+    if ended.status == 1 and not any(line.startswith("ckpt: ") for line in ended.output.splitlines()):
         yield f"refused without a reason: {ended}"
 
 

@@ -57,7 +57,7 @@ def points(trace: str, places: Iterable[str], lacking: Collection[str] = ()) -> 
     that their paths are watched in every run; they are no points themselves.
     """
     wanted = tuple(places)
-    lines = [(match, _paths(match["rest"], wanted)) for line in trace.splitlines() if (match := _LINE.match(line))]
+    lines = [(match, _paths(match, wanted)) for line in trace.splitlines() if (match := _LINE.match(line))]
     also = frozenset(path for match, paths in lines if match["call"] in lacking for path in paths)
     earlier: defaultdict[tuple[str, str], list[frozenset[str]]] = defaultdict(list)
     found: dict[Point, None] = {}
@@ -70,7 +70,9 @@ def points(trace: str, places: Iterable[str], lacking: Collection[str] = ()) -> 
     return tuple(found)
 
 
-def _paths(arguments: str, places: tuple[str, ...]) -> tuple[str, ...]:
+def _paths(line: re.Match[str], places: tuple[str, ...]) -> tuple[str, ...]:
     """The paths below ``places`` that a call names, itself or by a descriptor, without what it returned."""
-    named = (match[1] or match[2] for match in _PATH.finditer(arguments.partition(") = ")[0]))
+    named = [match[1] or match[2] for match in _PATH.finditer(line["rest"].partition(") = ")[0])]
+    if line["call"] == "rename":
+        del named[1:]  # strace 6.1 does not look at where it goes to
     return tuple(path for path in named if path.startswith(places))
