@@ -106,31 +106,29 @@ class _Workspace:
 
     def outputs(self) -> list[OutputTensor]:
         """The tensors that the names stand for in the end, each key once."""
-        found: list[tuple[OutputTensor, str]] = [(passed_through(spec, spec.key), "") for spec in self._loose]
+        found = [passed_through(spec, spec.key) for spec in self._loose]
+        passed = {split_suffix(spec.key)[0] for spec in self._loose}
         for name, binding in self._sources.items():
             if binding.is_dropped:
                 if binding.read_by:
                     self._issue(binding.where, f"{name} is dropped here and read by {binding.read_by}", "dropped-read")
             elif not binding.read_by:
-                found += ((output, "") for output in self._parameters[name].as_it_is())
+                found += self._parameters[name].as_it_is()
+                passed.add(name)
                 what = "no statement mentions it; passed through"
                 self.notes.append(Issue(name, what, code="mapping-passed-through"))
         for name, binding in self._assigned.items():
             if binding.image is None or binding.read_by or binding.is_dropped:
                 continue
+            if name in passed:
+                what = f"{name} is a source tensor that is passed through: expected one of the two renamed or dropped"
+                self._issue(binding.where, what, "collision")
+                continue
             outputs, issues, notes = outputs_of(name, binding.image, self._parameters, binding.where)
-            found += ((output, binding.where) for output in outputs)
+            found += outputs
             self.issues += issues
             self.notes += notes
-        first: dict[str, str] = {}
-        for output, where in found:
-            if output.key in first:
-                other = first[output.key]
-                made = f"made by {other} too" if other else "a source tensor that is passed through"
-                what = f"{output.key} is {made}: expected one of them to be renamed or dropped"
-                self._issue(where or other, what, "collision")
-            first.setdefault(output.key, where)
-        return [output for output, _ in found]
+        return found
 
     def _act(self, statement: Statement) -> None:
         left, right = statement.left, statement.right
