@@ -194,6 +194,7 @@ class _Workspace:
     def _drop(self, statement: Statement, operand: Operand) -> None:
         assigned, source = self._assigned.get(operand.name), self._sources.get(operand.name)
         if assigned is not None and source is not None:
+            assigned.is_dropped = True
             raise StatementError(f"{operand} is a source tensor and was assigned: expected a name that is one of them")
         binding = assigned or source
         if binding is None:
