@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from ckptcore.rules.families import Family, ModelConfig, family_of
-from ckptcore.rules.mapping.expansion import expanded
+from ckptcore.rules.mapping.expansion import is_found
 from ckptcore.rules.mapping.parser import parse_statements
-from ckptcore.rules.mapping.statements import Program, Statement
+from ckptcore.rules.mapping.statements import Program
 from ckptcore.rules.mapping.states import parameters_of
 from ckptcore.rules.tensors import Shape, TensorSpec
 
@@ -45,23 +45,14 @@ def preset_program(model_type: str, config: Mapping[str, object], sources: Itera
         lines += _router(family, fields, source, target, shapes)
         if source != target:
             lines += _renamed(source, target)
-    lines += _grouped_experts(family, fields, shapes)
     lines += [
         f"{_LAYER}.eh_proj.weight^T -> {_LAYER}.eh_proj.weight",
         f"{_LAYER}.norm.weight -> {_LAYER}.shared_head.norm.weight",
         "model.mtp_linear_proj.$LAYER_ID.weight^T -> model.mtp_linear_proj.$LAYER_ID.weight",
     ]
-    return Program(tuple(_applicable(parse_statements(lines).statements, shapes)))
-
-
-def _applicable(statements: Iterable[Statement], shapes: Mapping[str, Shape]) -> Iterator[Statement]:
-    """The statements that find the first tensor they read; one that lacks only others is left to be refused."""
-    assigned: set[str] = set()
-    for statement in statements:
-        concrete = expanded(statement, shapes.keys(), assigned)
-        if any(each.left[0].name in shapes or each.left[0].name in assigned for each in concrete):
-            assigned.update(operand.name for each in concrete for operand in each.right)
-            yield statement
+    grouped = [*_grouped_experts(family, fields, shapes)]
+    statements = parse_statements([*lines, *grouped]).statements
+    return Program(tuple(each for each in statements if each.number > len(lines) or is_found(each, shapes.keys())))
 
 
 def _ends(family: Family, config: ModelConfig, shapes: Mapping[str, Shape]) -> Iterator[str]:
@@ -138,6 +129,8 @@ def _grouped_experts(family: Family, config: ModelConfig, shapes: Mapping[str, S
     # A square expert is [in, out], as the trainer's usual model keeps it.
     flip = "^T" if all(shapes[name] == (count * hidden, 2 * inner) for name in names) else ""
     for source, target in _BLOCKS[:2]:
+        if all((".transformer_layer." in name) != (source != target) for name in names):
+            continue
         for weight, part in (("weight1", "up_gate_proj"), ("weight2", "down_proj")):
             experts = ", ".join(f"{target}.mlp.experts.{index}.{part}.weight" for index in range(count))
             yield f"{source}.mlp.grouped_gemm_experts.{weight} -> {experts}, axis=0"

@@ -63,6 +63,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+def grid(*shape: int) -> Array:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
 def _published(model_type: str, config: dict[str, Any]) -> dict[str, Array]:
     rng = np.random.default_rng(3)
     expected = family_of(model_type).expected(ModelConfig(config))
@@ -161,6 +165,21 @@ def test_fleet_models_have_other_names(is_grouped: bool) -> None:
         for weight, part in (("weight1", "up_gate_proj"), ("weight2", "down_proj")):
             experts = [trained.pop(f"model.layers.1.mlp.experts.{index}.{part}.weight") for index in range(4)]
             trained[f"model.layers.1.mlp.grouped_gemm_experts.{weight}"] = np.concatenate(experts, 0)
+    _assert_comes_back("glm4_moe", config, trained, hf)
+
+
+def test_a_nested_prediction_block_goes_where_published_checkpoints_have_it() -> None:
+    config = SIZES | CONFIGS["glm4_moe"]
+    hf = _published("glm4_moe", config | {"num_hidden_layers": 3})
+    block = "model.layers.2."
+    extra = {"eh_proj.weight": grid(16, 32), "enorm.weight": grid(16), "shared_head.norm.weight": grid(16)}
+    hf |= {block + name: value for name, value in extra.items()}
+    trained = _trained(hf, config, is_fused=True, is_router_transposed=False)
+    trained[f"{block}norm.weight"] = trained.pop(f"{block}shared_head.norm.weight")
+    for name in [name for name in trained if name.startswith((f"{block}self_attn", f"{block}mlp", f"{block}input"))]:
+        trained[name.replace(block, f"{block}transformer_layer.")] = trained.pop(name)
+    norm = "post_attention_layernorm.weight"
+    trained[f"{block}transformer_layer.{norm}"] = trained.pop(block + norm)
     _assert_comes_back("glm4_moe", config, trained, hf)
 
 

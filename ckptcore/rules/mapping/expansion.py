@@ -43,6 +43,15 @@ def expanded(statement: Statement, sources: Collection[str], assigned: Iterable[
     return tuple(found)
 
 
+def is_found(statement: Statement, names: Collection[str]) -> bool:
+    """Whether some name fits the first one on the left of ``statement``."""
+    macros = _macros_of(statement)
+    if not macros:
+        return statement.left[0].name in names
+    anchor = _anchor(statement, macros)
+    return any(anchor.fullmatch(name) for name in names)
+
+
 def _macros_of(statement: Statement) -> tuple[str, ...]:
     """The macros of the statement, sorted. Every name must carry the same, each once."""
     each = []
