@@ -44,6 +44,67 @@ def test_llama() -> None:
     }
 
 
+def test_norms_of_heads_experts_and_latent_attention() -> None:
+    sizes = LLAMA | {"head_dim": 3, "moe_intermediate_size": 5, "num_experts": 2, "decoder_sparse_step": 2}
+    layers = family_of("qwen3_moe").expected(ModelConfig(sizes | {"num_hidden_layers": 2}))
+    assert layers["model.layers.0.self_attn.q_norm.weight"] == (3,)
+    assert layers["model.layers.1.self_attn.q_proj.weight"] == (12, 8)
+    assert {name: shape for name, shape in layers.items() if ".mlp." in name} == {
+        "model.layers.0.mlp.gate_proj.weight": (12, 8),
+        "model.layers.0.mlp.up_proj.weight": (12, 8),
+        "model.layers.0.mlp.down_proj.weight": (8, 12),
+        "model.layers.1.mlp.gate.weight": (2, 8),
+        "model.layers.1.mlp.experts.0.gate_proj.weight": (5, 8),
+        "model.layers.1.mlp.experts.0.up_proj.weight": (5, 8),
+        "model.layers.1.mlp.experts.0.down_proj.weight": (8, 5),
+        "model.layers.1.mlp.experts.1.gate_proj.weight": (5, 8),
+        "model.layers.1.mlp.experts.1.up_proj.weight": (5, 8),
+        "model.layers.1.mlp.experts.1.down_proj.weight": (8, 5),
+    }
+    latent = {
+        "q_lora_rank": 6,
+        "kv_lora_rank": 7,
+        "qk_nope_head_dim": 4,
+        "qk_rope_head_dim": 2,
+        "v_head_dim": 5,
+        "n_routed_experts": 2,
+        "n_shared_experts": 3,
+        "moe_intermediate_size": 5,
+        "attention_bias": True,
+    }
+    layer = family_of("deepseek_v3").expected(ModelConfig(LLAMA | latent))
+    assert {name: shape for name, shape in layer.items() if ".self_attn." in name or "shared" in name} == {
+        "model.layers.0.self_attn.q_a_proj.weight": (6, 8),
+        "model.layers.0.self_attn.q_a_proj.bias": (6,),
+        "model.layers.0.self_attn.q_a_layernorm.weight": (6,),
+        "model.layers.0.self_attn.q_b_proj.weight": (24, 6),
+        "model.layers.0.self_attn.kv_a_proj_with_mqa.weight": (9, 8),
+        "model.layers.0.self_attn.kv_a_proj_with_mqa.bias": (9,),
+        "model.layers.0.self_attn.kv_a_layernorm.weight": (7,),
+        "model.layers.0.self_attn.kv_b_proj.weight": (36, 7),
+        "model.layers.0.self_attn.o_proj.weight": (8, 20),
+        "model.layers.0.self_attn.o_proj.bias": (8,),
+        "model.layers.0.mlp.shared_experts.gate_proj.weight": (15, 8),
+        "model.layers.0.mlp.shared_experts.up_proj.weight": (15, 8),
+        "model.layers.0.mlp.shared_experts.down_proj.weight": (8, 15),
+    }
+    assert "model.layers.0.self_attn.q_proj.weight" in family_of("deepseek_v3").expected(
+        ModelConfig(LLAMA | latent | {"q_lora_rank": None})
+    )
+
+
+def test_ernie_has_experts_between_its_first_and_last_expert_layer() -> None:
+    sizes = LLAMA | {"num_hidden_layers": 4, "moe_intermediate_size": 5, "moe_num_experts": 2, "use_bias": True}
+    sizes |= {"moe_num_shared_experts": 1, "moe_layer_start_index": 1, "moe_layer_end_index": 2}
+    expected = family_of("ernie4_5_moe").expected(ModelConfig(sizes | {"tie_word_embeddings": True}))
+    routers = [name for name in expected if name.endswith("mlp.moe_statics.e_score_correction_bias")]
+    assert routers == [f"model.layers.{index}.mlp.moe_statics.e_score_correction_bias" for index in (1, 2)]
+    assert expected[routers[0]] == (1, 2)
+    assert expected["model.layers.3.mlp.up_proj.bias"] == (12,)
+    assert expected["lm_head.bias"] == (32,)
+    assert "lm_head.weight" not in expected
+
+
 @pytest.mark.skipif(not HF.exists(), reason="the trainer's output is not there")
 def test_what_transformers_wrote_is_complete() -> None:
     load_file = pytest.importorskip("safetensors.numpy").load_file

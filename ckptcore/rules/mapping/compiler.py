@@ -157,7 +157,7 @@ class _Workspace:
             case Permute(order):
                 return [_permuted(values[0], order)]
             case Cast(dtype, source):
-                if source and values[0].dtypes() != {source}:
+                if source and not values[0].dtypes() <= {source, ""}:
                     found = ", ".join(sorted(values[0].dtypes()))
                     self._note(statement, f"the values are {found}, not {source}", "source-dtype")
                 return [images.cast(values[0], dtype)]

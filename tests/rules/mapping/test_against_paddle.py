@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from ckptcore.errors import MappingError
-from ckptcore.rules.mapping import compile_program, parse_statements
+from ckptcore.rules.mapping import compile_program, mapping_from_document
 from ckptcore.rules.tensors import TensorSpec
 from tests.rules.mapping.support import Array, Tensors, carried_out, rounded
 
@@ -65,7 +65,7 @@ def _source() -> Tensors:
 SOURCE = _source()
 
 
-def by_paddle(statements: Sequence[str]) -> dict[str, tuple[str, Array]] | None:
+def by_paddle(statements: Sequence[str], *, is_reversed: bool = False) -> dict[str, tuple[str, Array]] | None:
     """Paddle's outputs by key, or None where it refuses."""
     from paddle.distributed.flex_checkpoint.aoa.aoa_engine import AOAEngine
     from paddle.distributed.flex_checkpoint.dcp.full_param import BaseAssembler
@@ -79,6 +79,7 @@ def by_paddle(statements: Sequence[str]) -> dict[str, tuple[str, Array]] | None:
     made = {}
     try:
         config: Any = {"aoa_statements": list(statements), "enable_traceback": False}
+        config["aoa_config_reverse"] = is_reversed
         engine = AOAEngine(config, info, None)
         for key, var in engine.output_vars.items():
             shape, dtype = tuple(var.shape), BaseAssembler.infer_real_dtype(None, var)
@@ -104,9 +105,10 @@ def _slices(desc: Any) -> tuple[slice, ...]:
     return tuple(slice(o, o + n) for o, n in zip(desc.global_offset, desc.local_shape, strict=True))
 
 
-def by_us(statements: Sequence[str]) -> dict[str, tuple[str, Array]] | MappingError:
+def by_us(statements: Sequence[str], *, is_reversed: bool = False) -> dict[str, tuple[str, Array]] | MappingError:
     try:
-        outputs = compile_program(parse_statements(statements), SOURCE.specs, SOURCE.starts).outputs
+        program = mapping_from_document({"aoa_statements": [*statements], "aoa_config_reverse": is_reversed})
+        outputs = compile_program(program, SOURCE.specs, SOURCE.starts).outputs
     except MappingError as error:
         return error
     values = carried_out(outputs, SOURCE)
@@ -195,5 +197,97 @@ def test_random_programs_equal_paddle_or_both_refuse(statements: list[str]) -> N
     assert theirs is not None, "accepted here alone"
     event("equal")
     assert ours.keys() == theirs.keys()
-    for key, (dtype, value) in theirs.items():
-        assert (ours[key][0], ours[key][1].shape, ours[key][1].tobytes()) == (dtype, value.shape, value.tobytes()), key
+    assert _bits(ours) == _bits(theirs)
+
+
+def _bits(tensors: Mapping[str, tuple[str, Array]]) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    return {key: (dtype, value.shape, value.tobytes()) for key, (dtype, value) in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["x -> a"],
+        ["x^T -> a"],
+        ["x -> c, permute='[1,2,0]'"],
+        ["x, y -> a, axis=0"],
+        ["x^T, y^T -> f, axis=0"],
+        ["x -> a, b, axis=1"],
+        ["x -> a, src_dtype='bfloat16', dst_dtype='float32'"],
+        ["q, k, w -> g, fused_qkv, num_heads=4, num_key_value_groups=2"],
+        ["y -> x", "x^T -> b"],
+        ["M.$LAYER_ID.w^T -> L.$LAYER_ID.w"],
+        ["M.$LAYER_ID.$EXPERT_ID -> L.$LAYER_ID.e.$EXPERT_ID.w"],
+        ["x -> _", "_ -> a"],
+        ["x -> a, dtype='float16'"],
+        ["x, y -> g, fused_ffn, dtype='float16'"],
+    ],
+)
+def test_reversed_programs_equal_paddle_or_both_refuse(statements: list[str]) -> None:
+    ours, theirs = by_us(statements, is_reversed=True), by_paddle(statements, is_reversed=True)
+    if isinstance(ours, MappingError):
+        assert theirs is None or "fused_ffn" in statements[0]
+    else:
+        assert theirs is not None
+        assert _bits(ours) == _bits(theirs)
+
+
+def _differing(statements: list[str]) -> tuple[dict[str, tuple[str, Array]], dict[str, tuple[str, Array]]]:
+    """What this package and Paddle make that the other does not, where both accept."""
+    ours, theirs = by_us(statements), by_paddle(statements)
+    assert not isinstance(ours, MappingError)
+    assert theirs is not None
+    mine, its = _bits(ours), _bits(theirs)
+    return (
+        {key: ours[key] for key in ours if its.get(key) != mine[key]},
+        {key: theirs[key] for key in theirs if mine.get(key) != its[key]},
+    )
+
+
+def test_paddle_names_outputs_of_one_piece_after_its_own_intermediates() -> None:
+    mine, its = _differing(["a -> x, axis=0"])
+    assert (set(mine), set(its)) == ({"x"}, {"a"})
+    mine, its = _differing(["a -> x, y, fused_ffn"])
+    assert (set(mine), set(its)) == ({"x", "y"}, {"fused_ffn_tmp.GATE_0", "fused_ffn_tmp.UP_0"})
+
+
+def test_paddle_loses_the_piece_count_behind_a_transpose() -> None:
+    mine, its = _differing(["g^T -> x, y, fused_ffn, axis=0"])
+    g = SOURCE.values["g"]
+    assert np.array_equal(mine["x"][1], np.concatenate([g[:, 0:4], g[:, 8:12]], 1).T)
+    assert np.array_equal(its["fused_ffn_tmp.GATE_0"][1], g[:, :8].T)
+
+
+def test_paddle_counts_pieces_along_other_axes() -> None:
+    mine, its = _differing(["b -> x, y, fused_ffn"])
+    b = SOURCE.values["b"]
+    assert np.array_equal(mine["x"][1], b[:, :4])
+    assert np.array_equal(its["x"][1], np.concatenate([b[:, 0:2], b[:, 4:6]], 1))
+
+
+def test_paddle_drops_statements_with_ids_of_intermediate_names() -> None:
+    mine, its = _differing(["L.$LAYER_ID.w -> M.$LAYER_ID.w", "M.$LAYER_ID.w^T -> N.$LAYER_ID.w"])
+    assert (set(mine), set(its)) == ({"N.0.w", "N.1.w"}, {"M.0.w", "M.1.w"})
+
+
+def test_paddle_keeps_an_intermediate_that_is_dropped() -> None:
+    mine, its = _differing(["a -> x, y, axis=0", "y -> _"])
+    assert (set(mine), set(its)) == (set(), {"y"})
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["a, g -> x, axis=0"],
+        ["a -> b"],
+        ["a -> x", "a -> _"],
+        ["a -> _, x, axis=0"],
+        ["a -> x, y, fused_ffn, dtype='float16'"],
+        ["a -> x, y, z, fused_ffn"],
+        ["a -> dtype"],
+        ["a -> x$OTHER"],
+    ],
+)
+def test_paddle_accepts_what_is_refused_here(statements: list[str]) -> None:
+    assert isinstance(by_us(statements), MappingError)
+    assert by_paddle(statements) is not None

@@ -75,6 +75,9 @@ def test_parts_that_come_together_again_are_one_region() -> None:
     lines = ["a -> p, q, r, axis=1", "p, q, r -> b, axis=1"]
     (output,) = compile_program(parse_statements(lines), source.specs, {}).outputs
     assert output.regions == (Region(Box((0, 0), (4, 6)), "a", Box((0, 0), (4, 6)), (0, 1)),)
+    lines = ["a^T -> p, q, r, axis=0", "p, q, r -> b, axis=0"]
+    (output,) = compile_program(parse_statements(lines), source.specs, {}).outputs
+    assert output.regions == (Region(Box((0, 0), (6, 4)), "a", Box((0, 0), (4, 6)), (1, 0)),)
 
 
 def test_casts_are_kept_in_order_and_a_cast_to_the_same_dtype_is_none() -> None:
@@ -134,6 +137,11 @@ def test_ids_are_found_among_names_that_statements_made() -> None:
     assert np.array_equal(found["M.1.b"], (grid(2, 4) + 8)[:, 2:])
 
 
+def test_stars_count_as_numbers_do() -> None:
+    source = tensors(**{f"e.{index}.w": grid(1) + index for index in (10, 2, 0)}, **{"e.x.w": grid(1)})
+    assert same(made(source, "e.*.w -> w, axis=0"), **{"w": np.array([0, 2, 10], np.float32), "e.x.w": grid(1)})
+
+
 def test_layer_offsets() -> None:
     source = tensors(**{"L.1.w": grid(2), "L.2.w": grid(3)})
     assert same(made(source, "L.$LAYER_ID_OFFSET.w -> M.$LAYER_ID_OFFSET.w"), **{"M.0.w": grid(2), "M.1.w": grid(3)})
@@ -159,6 +167,11 @@ def test_layer_offsets() -> None:
         (
             ["c -> q, k, w, fused_qkv, num_heads=1, num_key_value_groups=1"],
             "axis 1 of shape [4, 8] does not divide into 3 equal parts",
+        ),
+        (["a, c, c -> x, fused_qkv, axis=1, num_heads=4, num_key_value_groups=2"], "does not divide into 4 heads"),
+        (
+            ["a, c, c -> x, fused_qkv_old, axis=1, num_heads=4, num_key_value_groups=2"],
+            "[4, 22] does not divide into 8",
         ),
         (["a -> v"], "v is a source tensor that is passed through"),
         (["a -> x", "a -> _"], "a is dropped here and read by statement 1 `a -> x`"),
@@ -202,6 +215,13 @@ def test_unequal_pieces_cannot_tell_how_a_fused_weight_lies(starts: PieceStarts,
     assert refused(source, "w -> g, u, fused_ffn") == [f"statement 1: {why}"]
 
 
+def test_a_state_in_other_pieces_than_its_parameter_cannot_tell_either() -> None:
+    source = sharded(tensors(w=grid(2, 8), **{"w.w_0": grid(2, 8)}), **{"w": ((0,), (0, 4)), "w.w_0": ((0,), (0,))})
+    assert refused(source, "w -> g, u, fused_ffn") == [
+        "statement 1: w and its optimizer states lie in different numbers of pieces"
+    ]
+
+
 def test_parts_of_a_sharded_tensor_cannot_tell_either() -> None:
     source = sharded(tensors(w=grid(2, 16)), w=((0,), (0, 8)))
     (issue,) = refused(source, "w -> a, b, axis=1", "a -> g, u, fused_ffn")
@@ -233,6 +253,7 @@ def test_the_last_assignment_is_what_a_name_means() -> None:
     source = tensors(a=grid(2), b=grid(2) + 5)
     assert same(made(source, "a -> x", "b -> x"), x=grid(2) + 5)
     assert same(made(source, "a -> t", "b -> a", "t -> b"), a=grid(2) + 5, b=grid(2))
+    assert same(made(source, "a -> t", "b -> a", "a -> c"), t=grid(2), c=grid(2) + 5)
 
 
 def test_dropped_tensors_are_gone() -> None:
@@ -277,7 +298,9 @@ def test_dropping_a_parameter_drops_its_states() -> None:
 
 def test_states_alone_are_mapped_under_the_parameter_name() -> None:
     source = tensors(**{"p.moment1_0": grid(2, 4), "p.w_0": grid(2, 4), "p.beta1_pow_acc_0": grid(1)})
-    found = made(source, "p^T -> q")
+    lines = ["p^T -> t", "t -> q, src_dtype='float32', dst_dtype='bfloat16'"]
+    assert notes(source, *lines) == []
+    found = made(source, *lines)
     assert same(found, **{"q.moment1_0": grid(2, 4).T, "q.w_0": grid(2, 4).T, "q.beta1_pow_acc_0": grid(1)})
 
 
