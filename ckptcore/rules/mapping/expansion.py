@@ -18,6 +18,8 @@ _OFFSET = "$LAYER_ID_OFFSET"
 _MACROS = ("$EXPERT_ID", "$LAYER_ID", _OFFSET)
 _MACRO = re.compile(r"\$(?:EXPERT_ID|LAYER_ID_OFFSET|LAYER_ID)")
 
+_ID = "[0-9]{1,18}"
+
 
 def expanded(statement: Statement, sources: Collection[str], assigned: Iterable[str]) -> tuple[Statement, ...]:
     """The statements without macros that ``statement`` stands for, by ids ascending; none where no name fits.
@@ -73,7 +75,7 @@ def _anchor(statement: Statement, macros: tuple[str, ...]) -> re.Pattern[str]:
     pattern = re.escape(statement.left[0].name)
     # The longest first: $LAYER_ID is the beginning of $LAYER_ID_OFFSET.
     for macro in sorted(macros, key=len, reverse=True):
-        pattern = pattern.replace(re.escape(macro), f"(?P<{macro[1:]}>[0-9]+)")
+        pattern = pattern.replace(re.escape(macro), f"(?P<{macro[1:]}>{_ID})")
     return re.compile(pattern)
 
 
@@ -114,7 +116,7 @@ def _starred(operand: Operand, sources: Collection[str]) -> Iterator[Operand]:
     before, _, after = operand.name.partition("*")
     if "*" in after:
         raise StatementError(f"{operand} has more than one `*`")
-    pattern = re.compile(f"{re.escape(before)}([0-9]+){re.escape(after)}")
+    pattern = re.compile(f"{re.escape(before)}({_ID}){re.escape(after)}")
     found = sorted((int(match[1]), name) for name in sources if (match := pattern.fullmatch(name)))
     if not found:
         raise StatementError(f"no source tensor fits {operand}")

@@ -17,6 +17,9 @@ _PATTERN = re.compile(
     r"|(?P<number>[0-9]+)|(?P<string>\"[^\"\r\n]*\"|'[^'\r\n]*')|(?P<name>[A-Za-z_][A-Za-z0-9._$*^]*)|(?P<space>[ \t]+)"
 )
 
+_DIGITS = 6
+"""No axis, head count or array index needs more, and ``x[0:999999999999]`` must not fill the memory."""
+
 
 class StatementError(Exception):
     """Why one statement has no meaning; the parser and compiler turn it into an issue with the statement's number."""
@@ -37,6 +40,8 @@ def tokens_of(text: str) -> tuple[Token, ...]:
         match = _PATTERN.match(text, position)
         if match is None:
             raise StatementError(f"unexpected character {text[position]!r} at position {position}")
+        if match.lastgroup == "number" and len(match.group()) > _DIGITS:
+            raise StatementError(f"the number at position {position} has more than {_DIGITS} digits")
         if match.lastgroup != "space":
             tokens.append(Token(match.lastgroup, match.group(), position))  # type: ignore[arg-type]  # a group's name
         position = match.end()

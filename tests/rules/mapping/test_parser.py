@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ckptcore.errors import MappingError
-from ckptcore.rules.mapping import mapping_from_document, parse_statements
+from ckptcore.rules.mapping import compile_program, mapping_from_document, parse_statements
 from ckptcore.rules.mapping.statements import (
     AlongAxis,
     Cast,
@@ -15,6 +17,7 @@ from ckptcore.rules.mapping.statements import (
     Rename,
     Statement,
 )
+from ckptcore.rules.tensors import TensorSpec
 
 
 def parsed(text: str) -> Statement:
@@ -72,6 +75,7 @@ def test_names() -> None:
         ("a -> b.w_0", "b.w_0 names an optimizer state"),
         ("a -> b.w[0:2], axis=0", "b.w_0 names an optimizer state"),
         ("a -> b[1:1]", "b[1:1] names nothing"),
+        ("a -> b[0:1000000000], axis=0", "the number at position 9 has more than 6 digits"),
         ("a^T[0:2] -> b, axis=0", "^T cannot be combined with an array"),
         ("axis -> b", "axis is a word of the language"),
         ("a -> fused_ffn", "fused_ffn is a word of the language"),
@@ -111,6 +115,25 @@ def test_what_is_no_statement(text: str, why: str) -> None:
     (issue,) = refusal.value.issues
     assert issue.where == f"statement 1 `{text}`"
     assert why in issue.what
+
+
+_WORDS = st.sampled_from(
+    [*"ab_,=:[]03#'\"\n", "a.w.1", "x$LAYER_ID", "y.*", "z^T", "->", "99999999", "axis", "dtype", "'float16'"]
+    + ["fused_qkv", "fused_qkv_old", "fused_ffn", "num_heads", "num_key_value_groups", "permute", "'[1,0]'"]
+)
+_TEXTS = st.one_of(st.text(), st.lists(_WORDS).map(" ".join), st.text().map(lambda text: f"a -> b, permute='[{text}]'"))
+
+
+@given(_TEXTS)
+def test_any_text_is_a_program_or_refused(text: str) -> None:
+    specs = [TensorSpec("a", "float32", (4, 4)), TensorSpec("a.w.1", "float32", (4,))]
+    try:
+        compile_program(parse_statements([text]), specs, {})
+    except MappingError as error:
+        refusal = error
+    else:
+        return
+    assert refusal.issues
 
 
 def test_every_line_is_reported_with_its_number() -> None:
