@@ -117,10 +117,11 @@ def test_what_is_no_statement(text: str, why: str) -> None:
     assert why in issue.what
 
 
-_WORDS = st.sampled_from(
-    [*"ab_,=:[]03#'\"\n", "a.w.1", "x$LAYER_ID", "y.*", "z^T", "->", "99999999", "axis", "dtype", "'float16'"]
-    + ["fused_qkv", "fused_qkv_old", "fused_ffn", "num_heads", "num_key_value_groups", "permute", "'[1,0]'"]
+_SPELLINGS = (
+    "a b a.w.1 x$LAYER_ID y.* z^T _ -> , = : [ ] 0 3 99999999 # axis dtype permute fused_qkv fused_qkv_old fused_ffn "
+    "num_heads num_key_value_groups 'float16' '[1,0]'"
 )
+_WORDS = st.sampled_from([*_SPELLINGS.split(), "\n"])
 _TEXTS = st.one_of(st.text(), st.lists(_WORDS).map(" ".join), st.text().map(lambda text: f"a -> b, permute='[{text}]'"))
 
 
