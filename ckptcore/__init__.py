@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from ckptcore.leasing import is_leased, lease
     from ckptcore.lifecycle import Choice, run
     from ckptcore.loading import load_merged_state_dict, load_state_dict
+    from ckptcore.mappings import mapping
     from ckptcore.merging import merge, plan
     from ckptcore.pinning import pin, unpin
     from ckptcore.publishing import publish
     from ckptcore.registry import resolve
     from ckptcore.retaining import prune
+    from ckptcore.rules.output_layout import OutputLayout
     from ckptcore.rules.retention import KeepEvery, KeepLast, KeepNewerThan
     from ckptcore.rules.selection import Selection
     from ckptcore.validating import require_valid, validate
@@ -46,6 +48,7 @@ _HOMES = {
     "KeepEvery": "rules.retention",
     "KeepLast": "rules.retention",
     "KeepNewerThan": "rules.retention",
+    "OutputLayout": "rules.output_layout",
     "Selection": "rules.selection",
     "audit": "auditing",
     "diff": "differing",
@@ -55,6 +58,7 @@ _HOMES = {
     "list_versions": "detecting",
     "load_merged_state_dict": "loading",
     "load_state_dict": "loading",
+    "mapping": "mappings",
     "merge": "merging",
     "newest_complete": "detecting",
     "pin": "pinning",
@@ -78,6 +82,7 @@ __all__ = [
     "KeepEvery",
     "KeepLast",
     "KeepNewerThan",
+    "OutputLayout",
     "Selection",
     "audit",
     "diff",
@@ -87,6 +92,7 @@ __all__ = [
     "list_versions",
     "load_merged_state_dict",
     "load_state_dict",
+    "mapping",
     "merge",
     "newest_complete",
     "pin",

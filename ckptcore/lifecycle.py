@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from ckptcore.detecting import newest_verified
 from ckptcore.gates import require_ready
+from ckptcore.mappings import companions_of
 from ckptcore.merging import ignore_progress, plan
-from ckptcore.publishing import Published, Staged, companions_of, discard, pass_gates, publish_staged, stage
+from ckptcore.publishing import Published, Staged, discard, pass_gates, publish_staged, stage
 from ckptcore.rules.gates import Gate
 from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan
+from ckptcore.rules.output_layout import OutputLayout
 from ckptcore.rules.release import DEFAULT_ALIAS, check_alias
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.shapes import Expectation
@@ -34,13 +36,19 @@ class Choice:
     unique_id: int | None = None
     selection: Selection = Selection()
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+    layout: OutputLayout = OutputLayout()
 
     def verified(self) -> Verified:
         return newest_verified(self.source, self.component, self.step, self.unique_id)
 
     def planned(self) -> MergePlan:
         """The plan for the chosen version, verified now."""
-        return plan(self.verified().checkpoint, selection=self.selection, max_shard_bytes=self.max_shard_bytes)
+        return plan(
+            self.verified().checkpoint,
+            selection=self.selection,
+            layout=self.layout,
+            max_shard_bytes=self.max_shard_bytes,
+        )
 
 
 def unwatched(_: MergePlan) -> OnProgress:
@@ -68,7 +76,7 @@ def run(
     require_ready(gates)
     check_alias(alias)
     planned = choice.planned()
-    companions = [*companions_of(planned.directory, attach), *attach]
+    companions = [*companions_of(planned.directory, choice.layout, attach), *attach]
     staged = stage(planned, registry, name, attach=companions, on_progress=on_plan(planned))
     if not staged.already_published:
         validate_staged(staged, expectations)

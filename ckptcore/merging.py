@@ -14,12 +14,14 @@ from pathlib import Path
 
 from ckptcore.clock import now
 from ckptcore.errors import InvalidName, NotEnoughSpace, OutputExists, SourceChanged
+from ckptcore.mappings import config_of
 from ckptcore.rules.journal import JOURNAL_NAME, FinishedShard, finished_shards, journal_head
 from ckptcore.rules.layout import metadata_name
 from ckptcore.rules.located import LocatedCheckpoint
 from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest, SourceRecord, tensor_records
 from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan, plan_merge
-from ckptcore.rules.selection import Selection, select
+from ckptcore.rules.output_layout import LaidOut, OutputLayout, laid_out
+from ckptcore.rules.selection import Selection
 from ckptcore.rules.shard_layout import INDEX_NAME
 from ckptcore.storage.commit import append_line, sync_directory, write_file
 from ckptcore.storage.copier import Digests, OnProgress, write_shards
@@ -41,14 +43,22 @@ def plan(
     checkpoint: LocatedCheckpoint,
     *,
     selection: Selection = Selection(),
+    layout: OutputLayout = OutputLayout(),
     max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES,
 ) -> MergePlan:
     """What a merge of ``checkpoint`` will do; nothing is written.
 
-    Raises :class:`SelectionError` and :class:`UnsupportedDtype`, each with every tensor concerned.
+    Raises :class:`SelectionError`, :class:`MappingError` and :class:`UnsupportedDtype`, each with every tensor
+    concerned.
     """
-    outputs = select([tensor.spec for tensor in checkpoint.tensors], selection)
-    return plan_merge(checkpoint, outputs, max_shard_bytes=max_shard_bytes)
+    made = lay_out(checkpoint, selection=selection, layout=layout)
+    return plan_merge(checkpoint, made.outputs, max_shard_bytes=max_shard_bytes, notes=made.notes)
+
+
+def lay_out(checkpoint: LocatedCheckpoint, *, selection: Selection, layout: OutputLayout) -> LaidOut:
+    """The tensors that a release of ``checkpoint`` holds, and what each is made of. Raises as :func:`plan` does."""
+    config = config_of(checkpoint.directory, layout)
+    return laid_out(checkpoint.tensors, selection, layout, config)
 
 
 def merge(
@@ -57,14 +67,15 @@ def merge(
     *,
     overwrite: bool = False,
     digests: bool = True,
+    attach: Sequence[Path] = (),
     on_progress: OnProgress = ignore_progress,
 ) -> Manifest:
     """Write what ``plan`` says to the directory ``out``: shards, index and ``manifest.json``.
 
     ``out`` appears whole, in one rename, or not at all; with ``overwrite`` what was there is exchanged for it. Data is
     left to the kernel to write back, as ``cp`` does; a release is synced when it is published. Without ``digests`` the
-    manifest records sizes alone. Raises :class:`OutputExists`, :class:`NotEnoughSpace`, :class:`SourceChanged`,
-    :class:`StorageError`.
+    manifest records sizes alone. The files to ``attach`` are copied in. Raises :class:`OutputExists`,
+    :class:`NotEnoughSpace`, :class:`SourceChanged`, :class:`StorageError`.
     """
     if "\0" in os.fspath(out):
         raise InvalidName(f"output {os.fspath(out)!r} contains a NUL character")
@@ -78,7 +89,7 @@ def merge(
     with held(staged):
         try:
             hashed = Digests.SHARDS if digests else Digests.NONE
-            manifest = write_output(plan, staged, digests=hashed, on_progress=on_progress)
+            manifest = write_output(plan, staged, attach=attach, digests=hashed, on_progress=on_progress)
             commit(staged, target, overwrite=overwrite)
         except BaseException:
             drop(staged)
@@ -145,9 +156,12 @@ def write_output(
     records += [copy_file(path, directory / path.name, known) for path, known in attach]
     check_source(plan)
     tensor_digests = {key: digest for shard in finished.values() for key, digest in shard.tensors.items()}
+    overflows = {key: count for shard in finished.values() for key, count in shard.overflows.items()}
+    for key, count in sorted(overflows.items()):
+        _log.warning("tensor %r: %s finite value(s) became infinite when they were cast", key, f"{count:,}")
     manifest = Manifest(
         files=tuple(sorted(records)),
-        tensors=tensor_records(plan, tensor_digests),
+        tensors=tensor_records(plan, tensor_digests, overflows),
         source=SourceRecord(
             path=plan.directory,
             step=plan.step,

@@ -27,7 +27,6 @@ from ckptcore.leasing import lease
 from ckptcore.merging import check_space, ignore_progress, write_output
 from ckptcore.registry import Shelf, history_of, is_release, make_shelf, move_alias, shelf_of
 from ckptcore.rules.gates import Gate, GateReport, Signature
-from ckptcore.rules.issues import Issue
 from ckptcore.rules.manifest import MANIFEST_NAME, UNLISTED, FileRecord, Manifest, release_identity
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.release import DEFAULT_ALIAS, check_alias, check_name, is_published, release_name
@@ -36,22 +35,6 @@ from ckptcore.storage.copier import Digests, OnProgress
 from ckptcore.storage.digests import copy_file, sha256_of
 from ckptcore.storage.staging import clear, commit, drop, forget, held
 from ckptcore.validating import read_manifest, require_valid, validate
-
-# What a serving engine wants beside the weights, by Hugging Face's names.
-COMPANION_FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-    "preprocessor_config.json",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,38 +71,6 @@ class Published:
     def to_json(self) -> dict[str, object]:
         document = {field: getattr(self, field) for field in self.__slots__}
         return document | {"gates": [report.to_json() for report in self.gates]}
-
-
-def companions_of(
-    directory: str | os.PathLike[str], attached: Iterable[str | os.PathLike[str]] = ()
-) -> tuple[Path, ...]:
-    """The configuration and tokenizer files beside a version: in its directory or, for a component, in its step's.
-
-    One that has the name of an ``attached`` file is left out for it. Nobody named the others, so that none may lead out
-    of the trainer's run: raises :class:`InvalidName` with all that are no regular files inside it.
-    """
-    here = Path(directory)
-    is_component = here.parent.name.startswith("checkpoint-")
-    places = (here, here.parent) if is_component else (here,)
-    step = places[-1]
-    run = os.path.realpath(step.parent if step.name.startswith("checkpoint-") else step)
-    wanted = sorted(set(COMPANION_FILES) - {Path(path).name for path in attached})
-    found = {path.name: path for place in places for name in wanted if os.path.lexists(path := place / name)}
-    issues = [issue for path in found.values() if (issue := _companion_issue(path, run)) is not None]
-    if issues:
-        raise InvalidName(
-            f"{here}: {len(issues)} companion file(s) are not taken; name such a file with --attach", issues
-        )
-    return tuple(found[name] for name in wanted if name in found)
-
-
-def _companion_issue(path: Path, run: str) -> Issue | None:
-    real = os.path.realpath(path)
-    if not path.is_file():
-        return Issue(str(path), "is no regular file", code="companion")
-    if os.path.commonpath([real, run]) != run:
-        return Issue(str(path), "is a link that leads out of the run", f"inside {run}", real, "companion")
-    return None
 
 
 def stage(

@@ -7,7 +7,7 @@ What each step does is ``ckptcore``'s, how it shows in Prefect is ``tasks``'s. T
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from prefect import flow
 from prefect.client.orchestration import get_client
@@ -16,8 +16,10 @@ from pydantic import AfterValidator, Field
 
 from ckptcore.expecting import read_expectations
 from ckptcore.gates import require_ready
+from ckptcore.mappings import mapping
 from ckptcore.publishing import Published
 from ckptcore.rules.gates import DEFAULT_SMOKE_SECONDS, GateOptions, check_function
+from ckptcore.rules.output_layout import OutputLayout
 from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.sizes import parse_size
@@ -61,6 +63,10 @@ def merge_and_publish(
     smoke: Function | None = None,
     smoke_timeout_seconds: Seconds = DEFAULT_SMOKE_SECONDS,
     sign_key: str | None = None,
+    layout_map: str | tuple[str, ...] | dict[str, Any] | None = None,
+    hf: str | None = None,
+    dtype: str | None = None,
+    keep_dtype: tuple[str, ...] = (),
 ) -> Published:
     """Publish a version of a training run as a release of a name. Where that release stands already, nothing is done.
 
@@ -85,6 +91,10 @@ def merge_and_publish(
         smoke: A function of your own, `module:function`, that must accept the release before the alias moves.
         smoke_timeout_seconds: How long that function may take.
         sign_key: A PEM file with the private key that signs the release.
+        layout_map: A preset (a model family), a file of AOA statements, or the statements.
+        hf: The directory of the Hugging Face model whose configuration and tokenizer go into the release.
+        dtype: Round every float tensor to this dtype.
+        keep_dtype: But not the tensors whose names match one of these globs.
     """
     gates = GateOptions(check is not None, smoke, smoke_timeout_seconds, sign_key).gates()
     require_ready(gates)
@@ -93,7 +103,8 @@ def merge_and_publish(
     _name_this_run(f"{name}: {version.label}")
     verify(version)
     selection = Selection(prefixes, keep_prefix, include, exclude)
-    planned = plan(version, selection, parse_size(max_shard_size))
+    laid_out = OutputLayout(None if layout_map is None else mapping(layout_map), hf, dtype, keep_dtype)
+    planned = plan(version, selection, parse_size(max_shard_size), laid_out)
     staged = merge(planned, registry, name, attach)
     if not staged.already_published:
         validate(staged, expectations)

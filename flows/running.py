@@ -52,6 +52,7 @@ def run_as_flow(
 
     from flows.merge_and_publish import merge_and_publish
 
+    layout = choice.layout
     has_server = bool(PREFECT_API_URL.value())
     # Nobody watches for the heartbeats of a run whose server ends with it, and stopping them takes a second.
     settings = {} if has_server else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
@@ -76,6 +77,11 @@ def run_as_flow(
             smoke=gates.smoke,
             smoke_timeout_seconds=gates.smoke_timeout_seconds,
             sign_key=None if gates.sign_key is None else os.path.abspath(gates.sign_key),
+            # The statements themselves, not their file.
+            layout_map=None if layout.map is None else layout.map.to_document(),
+            hf=None if layout.hf is None else os.path.abspath(layout.hf),
+            dtype=layout.dtype,
+            keep_dtype=layout.keep_dtype,
             return_state=True,
         )
         if not has_server and state.state_details.flow_run_id is not None:

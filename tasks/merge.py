@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from ckptcore.publishing import Staged, companions_of, stage
+from ckptcore.mappings import companions_of
+from ckptcore.publishing import Staged, stage
 from tasks.artifacts import artifact_key
 from tasks.lifecycle_task import lifecycle_task
 from tasks.plan import PlannedMerge
@@ -22,7 +23,7 @@ def merge(planned: PlannedMerge, registry: str, name: str, attach: Sequence[str]
     Nothing is written where that release is published already. Refuses a source that is not what was planned.
     """
     made = planned.again()
-    companions: list[str | os.PathLike[str]] = [*companions_of(made.directory, attach), *attach]
+    companions: list[str | os.PathLike[str]] = [*companions_of(made.directory, planned.layout, attach), *attach]
     with MergeProgress(made, artifact_key("merge", name)) as progress:
         staged = stage(made, registry, name, attach=companions, flow_run=str(flow_run.id or ""), on_progress=progress)
     done = "is published already" if staged.already_published else f"is staged at {staged.path}"

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ckptcore.cli import release, source
+from ckptcore.cli import keys, release, source
 
 # isort: split
 # Commands are listed in the order in which their modules are loaded: the lifecycle, then what keeps a registry.
@@ -22,7 +22,7 @@ from ckptcore.cli import inspect, operate
 from ckptcore.cli.app import app, complain, print_json
 from ckptcore.errors import CheckpointError
 
-__all__ = ["app", "inspect", "main", "operate", "release", "source"]
+__all__ = ["app", "inspect", "keys", "main", "operate", "release", "source"]
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from ckptcore.cli.app import (
     print_json,
 )
 from ckptcore.cli.gate_options import Check, SignKey, Smoke, SmokeTimeout, gate_options_of
+from ckptcore.cli.layout_options import Dtype, Hf, KeepDtype, Map, layout_of
 from ckptcore.cli.source import choice_of
 
 if TYPE_CHECKING:
@@ -131,6 +132,10 @@ def run(
     include: Include = None,
     exclude: Exclude = None,
     max_shard_size: MaxShardSize = "5GB",
+    map_: Map = None,
+    hf: Hf = None,
+    dtype: Dtype = None,
+    keep_dtype: KeepDtype = None,
     alias: Alias = "latest",
     attach: Attach = None,
     expect: Expect = None,
@@ -147,7 +152,10 @@ def run(
     """
     from ckptcore.expecting import read_expectations
 
-    choice = choice_of(source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size)
+    layout = layout_of(map_, hf, dtype, keep_dtype)
+    choice = choice_of(
+        source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size, layout
+    )
     attached = tuple(attach or ())
     expectations = read_expectations(expect)
     gates = gate_options_of(check, smoke, smoke_timeout, sign_key)

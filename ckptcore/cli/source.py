@@ -23,9 +23,11 @@ from ckptcore.cli.app import (
     print_json,
     size_in_bytes,
 )
+from ckptcore.cli.layout_options import Dtype, Hf, KeepDtype, Map, layout_of
 
 if TYPE_CHECKING:
     from ckptcore.lifecycle import Choice
+    from ckptcore.rules.output_layout import OutputLayout
 
 
 def choice_of(
@@ -38,13 +40,14 @@ def choice_of(
     include: list[str] | None,
     exclude: list[str] | None,
     max_shard_size: str,
+    layout: OutputLayout,
 ) -> Choice:
     """The options that choose a version and what of it, as one value."""
     from ckptcore.lifecycle import Choice
     from ckptcore.rules.selection import Selection
 
     selection = Selection(tuple(prefix or ()), keep_prefix, tuple(include or ()), tuple(exclude or ()))
-    return Choice(source, component, step, unique_id, selection, size_in_bytes(max_shard_size))
+    return Choice(source, component, step, unique_id, selection, size_in_bytes(max_shard_size), layout)
 
 
 @app.command()
@@ -126,13 +129,20 @@ def plan(
     include: Include = None,
     exclude: Exclude = None,
     max_shard_size: MaxShardSize = "5GB",
+    map_: Map = None,
+    hf: Hf = None,
+    dtype: Dtype = None,
+    keep_dtype: KeepDtype = None,
     as_json: Json = False,
 ) -> None:
     """Print what a merge would do, and write nothing.
 
     Every shard, tensor and copy is listed, with the bytes, the memory and the free disk that the merge needs.
     """
-    choice = choice_of(source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size)
+    layout = layout_of(map_, hf, dtype, keep_dtype)
+    choice = choice_of(
+        source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size, layout
+    )
     planned = choice.planned()
     if as_json:
         print_json(planned.to_json())
@@ -153,6 +163,10 @@ def merge(
     include: Include = None,
     exclude: Exclude = None,
     max_shard_size: MaxShardSize = "5GB",
+    map_: Map = None,
+    hf: Hf = None,
+    dtype: Dtype = None,
+    keep_dtype: KeepDtype = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT, at once, where it exists.")] = False,
     digests: Annotated[bool, typer.Option(help="Compute the SHA-256 of every shard on the way.")] = True,
     as_json: Json = False,
@@ -162,12 +176,20 @@ def merge(
     OUT gets safetensors shards, their index and a manifest. It appears whole, in one rename, or not at all.
     """
     from ckptcore.cli.progress import Progress
+    from ckptcore.mappings import companions_of
     from ckptcore.merging import merge as merge_plan
     from ckptcore.rules.versions import version_label
 
-    choice = choice_of(source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size)
+    layout = layout_of(map_, hf, dtype, keep_dtype)
+    choice = choice_of(
+        source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size, layout
+    )
     planned = choice.planned()
-    manifest = merge_plan(planned, out, overwrite=overwrite, digests=digests, on_progress=Progress(planned))
+    # A plain merge writes what it merged alone; what is to be loaded by its configuration carries it.
+    attach = companions_of(planned.directory, layout) if layout.is_for_hf else ()
+    manifest = merge_plan(
+        planned, out, overwrite=overwrite, digests=digests, attach=attach, on_progress=Progress(planned)
+    )
     if as_json:
         print_json({"path": str(out)} | manifest.to_json())
     else:

@@ -1,7 +1,8 @@
 """How a shard's bytes are cut into blocks of bounded size, in file order, and what fills each block.
 
-A block is a run of consecutive bytes of the shard: slabs of one large tensor, or several small tensors. Written in
-order by one writer or out of order by many, the blocks are the shard's data exactly once.
+A block is a run of consecutive bytes of the shard (slabs of one large tensor, or several small tensors), or a tile of
+one tensor that is stored turned. Written in order by one writer or out of order by many, the blocks are the shard's
+data exactly once. Which boxes a tensor is cut into is ``tiles``'s.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from math import prod
 
 from ckptcore.rules.merge_plan import Copy, PlannedShard, PlannedTensor
-from ckptcore.rules.tensors import DTYPES, Box, Shape, TensorSpec
+from ckptcore.rules.tensors import DTYPES, Box, TensorSpec, row_major_strides
+from ckptcore.rules.tiles import Cutting, boxes, cutting_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +32,19 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """``size_bytes`` bytes at ``offset`` of the shard, tiled by ``fills``."""
+    """``size_bytes`` bytes of the shard, tiled by ``fills``: consecutive ones at ``offset``, or, as a tile, ``rows``
+    equal runs of which each begins ``pitch`` bytes after the one before.
+
+    ``band`` is None for a run. The last tile of a band of rows has the offset and size of the band, whose bytes are
+    all written once this block and those before it are; the other tiles have (0, 0).
+    """
 
     offset: int
     size_bytes: int
     fills: tuple[Fill, ...]
-
-
-def slabs(shape: Shape, max_elements: int) -> Iterator[Box]:
-    """Boxes that are runs of the row-major order, in order, of at most ``max_elements`` elements each."""
-    if prod(shape) <= max_elements:
-        if prod(shape):
-            yield Box.whole(shape)
-        return
-    inner = prod(shape[1:])
-    if inner > max_elements:
-        for row in range(shape[0]):
-            for slab in slabs(shape[1:], max_elements):
-                yield Box((row, *slab.offset), (1, *slab.shape))
-        return
-    rows = max(1, max_elements // inner)
-    rest = (0,) * (len(shape) - 1)
-    for row in range(0, shape[0], rows):
-        yield Box((row, *rest), (min(rows, shape[0] - row), *shape[1:]))
+    rows: int = 1
+    pitch: int = 0
+    band: tuple[int, int] | None = None
 
 
 def parts_of_slabs(copies: Sequence[Copy], slabs: Iterator[Box]) -> Iterator[tuple[Box, tuple[tuple[Copy, Box], ...]]]:
@@ -88,23 +80,44 @@ def _leading_axis(copies: Sequence[Copy]) -> int | None:
     return None
 
 
-def _slab_fills(tensor: PlannedTensor, max_bytes: int) -> Iterator[tuple[int, Fill]]:
-    """Each slab of a tensor as (size in bytes, fill)."""
-    itemsize = DTYPES[tensor.spec.dtype].itemsize
-    for slab, parts in parts_of_slabs(tensor.copies, slabs(tensor.spec.shape, max(1, max_bytes // itemsize))):
-        yield slab.volume * itemsize, Fill(0, slab, tensor.spec, parts)
-
-
 def blocks(shard: PlannedShard, *, max_bytes: int) -> Iterator[Block]:
     """The shard's data as blocks of at most ``max_bytes`` bytes, in file order; the header is not part of it."""
     offset = len(shard.header)
     size, fills = 0, list[Fill]()
     for tensor in shard.tensors:
-        for slab_bytes, fill in _slab_fills(tensor, max_bytes):
+        itemsize = DTYPES[tensor.spec.dtype].itemsize
+        cutting = cutting_of(tensor.spec.shape, tensor.copies, max(1, max_bytes // itemsize))
+        if cutting.axis is not None:
+            if fills:
+                yield Block(offset, size, tuple(fills))
+            yield from _tiles(tensor, cutting, cutting.axis)
+            offset, size, fills = tensor.offset + tensor.spec.size_bytes, 0, []
+            continue
+        for slab, parts in parts_of_slabs(tensor.copies, boxes(tensor.spec.shape, cutting)):
+            slab_bytes = slab.volume * itemsize
             if fills and size + slab_bytes > max_bytes:
                 yield Block(offset, size, tuple(fills))
                 offset, size, fills = offset + size, 0, []
-            fills.append(Fill(size, fill.slab, fill.spec, fill.parts))
+            fills.append(Fill(size, slab, tensor.spec, parts))
             size += slab_bytes
     if fills:
         yield Block(offset, size, tuple(fills))
+
+
+def _tiles(tensor: PlannedTensor, cutting: Cutting, axis: int) -> Iterator[Block]:
+    shape, itemsize = tensor.spec.shape, DTYPES[tensor.spec.dtype].itemsize
+    strides = row_major_strides(shape)
+    for tile, parts in parts_of_slabs(tensor.copies, boxes(shape, cutting)):
+        start = sum(at * stride for at, stride in zip(tile.offset, strides, strict=True))
+        rows, pitch = tile.shape[axis], strides[axis]
+        behind = sum(at * stride for at, stride in zip(tile.offset[axis + 1 :], strides[axis + 1 :], strict=True))
+        is_last = behind + prod(tile.shape[axis + 1 :]) == pitch
+        band = (tensor.offset + (start - behind) * itemsize, rows * pitch * itemsize) if is_last else (0, 0)
+        yield Block(
+            tensor.offset + start * itemsize,
+            tile.volume * itemsize,
+            (Fill(0, tile, tensor.spec, parts),),
+            rows,
+            pitch * itemsize,
+            band,
+        )

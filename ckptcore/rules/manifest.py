@@ -47,16 +47,21 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class TensorRecord:
-    """One tensor of a release and the shard that holds it. ``sha256`` is over its data; "" where it was only merged."""
+    """One tensor of a release and the shard that holds it. ``sha256`` is over its data; "" where it was only merged.
+
+    ``overflows`` counts the finite values that a cast made infinite.
+    """
 
     spec: TensorSpec
     file: str
     sha256: str = ""
+    overflows: int = 0
 
     def to_json(self) -> dict[str, object]:
         spec = self.spec
         record: dict[str, object] = {"key": spec.key, "dtype": spec.dtype, "shape": list(spec.shape), "file": self.file}
-        return record | ({"sha256": self.sha256} if self.sha256 else {})
+        record |= {"sha256": self.sha256} if self.sha256 else {}
+        return record | ({"overflows": self.overflows} if self.overflows else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +138,13 @@ def release_identity(plan_digest: str, attachments: tuple[FileRecord, ...]) -> s
     return hashlib.sha256(json.dumps([plan_digest, attached]).encode()).hexdigest()
 
 
-def tensor_records(plan: MergePlan, digests: Mapping[str, str]) -> tuple[TensorRecord, ...]:
-    """The tensor table of what ``plan`` writes, sorted by key. ``digests`` holds the SHA-256 by key, where known."""
+def tensor_records(
+    plan: MergePlan, digests: Mapping[str, str], overflows: Mapping[str, int]
+) -> tuple[TensorRecord, ...]:
+    """The tensor table of what ``plan`` writes, sorted by key. ``digests`` holds the SHA-256 by key, where known, and
+    ``overflows`` how many values a cast made infinite, where it did."""
     records = [
-        TensorRecord(tensor.spec, shard.name, digests.get(tensor.spec.key, ""))
+        TensorRecord(tensor.spec, shard.name, digests.get(tensor.spec.key, ""), overflows.get(tensor.spec.key, 0))
         for shard in plan.shards
         for tensor in shard.tensors
     ]
@@ -229,7 +237,8 @@ class _Fields:
             dtype, shape = "uint8", []
         sha256 = self.digest(record, "sha256") if "sha256" in record else ""
         spec = TensorSpec(self.text(record, "key"), dtype, tuple(shape))
-        return TensorRecord(spec, self.text(record, "file"), sha256)
+        overflows = self.number(record, "overflows") if "overflows" in record else 0
+        return TensorRecord(spec, self.text(record, "file"), sha256, overflows)
 
     def manifest(self, root: Mapping[str, Any]) -> Manifest:
         source = self.record(root.get("source"), "source")

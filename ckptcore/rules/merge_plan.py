@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ckptcore.errors import CheckpointError, SelectionError, UnsupportedDtype
+from ckptcore.rules.casts import cast_issues
 from ckptcore.rules.fingerprint import Fingerprint
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.located import LocatedCheckpoint, LocatedPiece, LocatedTensor
@@ -24,6 +25,8 @@ from ckptcore.rules.versions import version_label
 PLAN_SCHEMA = 1
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000
 BASE_MEMORY_BYTES = 112 << 20
+TURNING_MEMORY_BYTES = 64 << 20
+"""What larger buffers take where a tensor is transposed."""
 MEMORY_PER_COPY_BYTES = 1024
 
 
@@ -43,6 +46,16 @@ class Copy:
     strides: Shape
     dtype: str
     casts: tuple[str, ...] = ()
+
+    @property
+    def turned_axis(self) -> int | None:
+        """The target axis along which stored elements are neighbours, where that is not the target's last axis.
+
+        Axes of extent 1 do not count. None where runs of the target are runs of the file.
+        """
+        long = [axis for axis, extent in enumerate(self.target.shape) if extent > 1]
+        nearest = min(long, key=lambda axis: self.strides[axis], default=None)
+        return None if nearest is None or nearest == long[-1] else nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +79,7 @@ class PlannedShard:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """All that a merge will do. ``inputs`` are rank file names in ``directory``, sorted."""
+    """All that a merge will do. ``inputs`` are rank file names in ``directory``, sorted; ``notes`` are the map's."""
 
     directory: str
     step: int | None
@@ -78,6 +91,7 @@ class MergePlan:
     shards: tuple[PlannedShard, ...]
     index: bytes | None
     digest: str
+    notes: tuple[Issue, ...] = ()
 
     @property
     def bytes_in(self) -> int:
@@ -94,7 +108,14 @@ class MergePlan:
     @property
     def peak_memory_bytes(self) -> int:
         """An upper estimate of the process's resident memory during the merge."""
-        return BASE_MEMORY_BYTES + MEMORY_PER_COPY_BYTES * sum(len(tensor.copies) for tensor in self.tensors())
+        turning = TURNING_MEMORY_BYTES if self.is_turned else 0
+        copies = sum(len(tensor.copies) for tensor in self.tensors())
+        return BASE_MEMORY_BYTES + turning + MEMORY_PER_COPY_BYTES * copies
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether any tensor lies in other order in the files than in the output, as a transposed one does."""
+        return any(copy.turned_axis is not None for tensor in self.tensors() for copy in tensor.copies)
 
     def tensors(self) -> Iterator[PlannedTensor]:
         for shard in self.shards:
@@ -126,6 +147,8 @@ class MergePlan:
                     )
         if self.index is not None:
             yield f"{INDEX_NAME}  {len(self.index):,} bytes"
+        for note in self.notes:
+            yield f"note: {note}"
 
     def to_json(self) -> dict[str, object]:
         """The plan as a JSON document."""
@@ -142,6 +165,7 @@ class MergePlan:
             "peak_memory_bytes": self.peak_memory_bytes,
             "inputs": list(self.inputs),
             "shards": [_shard_document(shard, self.inputs) for shard in self.shards],
+            "notes": [note.to_json() for note in self.notes],
         }
 
 
@@ -155,10 +179,11 @@ def plan_merge(
     outputs: Sequence[OutputTensor],
     *,
     max_shard_bytes: int,
+    notes: tuple[Issue, ...] = (),
 ) -> MergePlan:
     """The plan that writes ``outputs`` from a verified checkpoint.
 
-    Raises :class:`UnsupportedDtype`, with every tensor that safetensors cannot hold.
+    Raises :class:`UnsupportedDtype`, with every tensor that safetensors cannot hold or that cannot be cast.
     """
     unsupported = [
         Issue(
@@ -169,6 +194,7 @@ def plan_merge(
         for output in outputs
         if not DTYPES[output.dtype].safetensors
     ]
+    unsupported += cast_issues(outputs, {tensor.spec.key: tensor.spec.dtype for tensor in checkpoint.tensors})
     if unsupported:
         raise UnsupportedDtype(f"{len(unsupported)} tensor(s) cannot be written", unsupported)
     sources = {tensor.spec.key: tensor for tensor in checkpoint.tensors}
@@ -190,6 +216,7 @@ def plan_merge(
         shards=shards,
         index=index_document(layouts),
         digest=_digest(checkpoint, inputs, shards),
+        notes=notes,
     )
 
 

@@ -57,7 +57,7 @@ def select(specs: Sequence[TensorSpec], selection: Selection) -> tuple[OutputTen
     keys = [key for key, prefix in prefixed.items() if prefix is not None or not prefixes]
     universe = "tensor under the prefixes" if prefixes else "tensor"
     matches = {
-        (option, glob): _matching(glob, keys)
+        (option, glob): matching(glob, keys)
         for option, globs in (("include", selection.include), ("exclude", selection.exclude))
         for glob in globs
     }
@@ -78,7 +78,13 @@ def select(specs: Sequence[TensorSpec], selection: Selection) -> tuple[OutputTen
     if not sources and not issues:
         issues.append(Issue("", "no tensor is left to select", found=f"{len(specs)} in the source", code="empty"))
     for name, taken in sources.items():
-        issues += _check_name(name, taken)
+        where = f"tensor {taken[0].key!r}"
+        if len(taken) > 1:
+            found = ", ".join(repr(spec.key) for spec in taken)
+            issues.append(Issue(f"output {name!r}", "several tensors would get this name", "one", found, "collision"))
+        if not name and taken[0].key:
+            issues.append(Issue(where, "stripping its prefix leaves no name", code="empty-name"))
+        issues += check_name(name, where)
     if issues:
         raise SelectionError("the selection cannot be made", issues)
     return tuple(
@@ -90,21 +96,17 @@ def _prefix_of(key: str, prefixes: Iterable[str]) -> str | None:
     return next((prefix for prefix in prefixes if key.startswith(prefix)), None)
 
 
-def _matching(glob: str, keys: Iterable[str]) -> set[str]:
+def matching(glob: str, keys: Iterable[str]) -> set[str]:
+    """The keys that a glob matches whole; its ``*`` spans dots."""
     matches = re.compile(translate(glob)).match
     return {key for key in keys if matches(key)}
 
 
-def _check_name(name: str, taken: Sequence[TensorSpec]) -> list[Issue]:
+def check_name(name: str, where: str) -> list[Issue]:
+    """What keeps a safetensors file from holding a tensor of that name."""
     issues = []
-    where = f"tensor {taken[0].key!r}"
-    if len(taken) > 1:
-        sources = ", ".join(repr(spec.key) for spec in taken)
-        issues.append(Issue(f"output {name!r}", "several tensors would get this name", "one", sources, "collision"))
     if name == RESERVED_NAME:
         issues.append(Issue(where, f"safetensors reserves the name {name!r}", code="reserved-name"))
-    if not name and taken[0].key:
-        issues.append(Issue(where, "stripping its prefix leaves no name", code="empty-name"))
     if not _is_text(name):
         issues.append(Issue(where, "its name is no Unicode text, which safetensors needs", code="unencodable-name"))
     return issues

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from math import prod
 
 from ckptcore.errors import TargetMismatch
-from ckptcore.rules.blocks import Fill, parts_of_slabs, slabs
+from ckptcore.rules.blocks import Fill, parts_of_slabs
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.located import LocatedTensor
 from ckptcore.rules.merge_plan import copies_of
 from ckptcore.rules.regions import OutputTensor, passed_through
 from ckptcore.rules.tensors import DTYPES, Box, Piece, Shape, TensorSpec
+from ckptcore.rules.tiles import slabs
 
 MASTER_GROUP = "master_weights"
 MASTER_SUFFIX = "_fp32_master_0"

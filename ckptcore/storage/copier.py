@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,10 +17,12 @@ from hashlib import sha256
 from pathlib import Path
 from queue import SimpleQueue
 
+from ckptcore.errors import StorageError
 from ckptcore.rules.blocks import Block, blocks
 from ckptcore.rules.journal import FinishedShard
 from ckptcore.rules.manifest import FileRecord
 from ckptcore.rules.merge_plan import MergePlan, PlannedShard
+from ckptcore.rules.tensors import TensorSpec
 from ckptcore.storage.gather import fill
 from ckptcore.storage.readers import ReaderPool
 from ckptcore.storage.refusals import reported
@@ -33,6 +35,10 @@ BUFFER_BUDGET_BYTES = 40 << 20
 # A block that stays in a core's second-level cache between reading, hashing and writing: with 4 MiB the kernel's share
 # of the time more than doubled, with 512 KiB the number of calls began to show.
 MAX_BLOCK_BYTES = 1 << 20
+# Where a tensor is transposed: enough for a whole piece of most, which is then read and written in one call each.
+TURNING_BUDGET_BYTES = 84 << 20
+MAX_TURNED_BLOCK_BYTES = 14 << 20
+REREAD_BYTES = 1 << 20
 MAX_THREADS = 16
 
 
@@ -44,11 +50,14 @@ class _Sizes:
     lanes: int
 
 
-def _sizes(shards: int) -> _Sizes:
+def _sizes(shards: int, is_turned: bool) -> _Sizes:
     """One block in work and one scratch for each thread, and spare blocks that wait for their turn to be hashed."""
     threads = max(2, min(MAX_THREADS, len(os.sched_getaffinity(0))))
     buffers = 2 * threads
-    block = min(MAX_BLOCK_BYTES, BUFFER_BUDGET_BYTES // (buffers + threads)) & ~4095
+    most, budget = MAX_BLOCK_BYTES, BUFFER_BUDGET_BYTES
+    if is_turned:
+        most, budget = MAX_TURNED_BLOCK_BYTES, TURNING_BUDGET_BYTES
+    block = min(most, budget // (buffers + threads)) & ~4095
     # A shard is hashed by one thread at a time; filling and hashing cost about the same, so two threads a shard.
     return _Sizes(threads, buffers, block, max(1, min(shards, threads // 2)))
 
@@ -74,19 +83,27 @@ class _Hashes:
 
     def update(self, block: Block, data: memoryview) -> None:
         self._shard.update(data)
+        for part in block.fills:
+            self._update_tensor(part.spec, data[part.start : part.start + part.size_bytes])
+
+    def update_of(self, spec: TensorSpec, data: memoryview) -> None:
+        """As ``update``, of bytes that all belong to one tensor."""
+        self._shard.update(data)
+        self._update_tensor(spec, data)
+
+    def _update_tensor(self, spec: TensorSpec, data: memoryview) -> None:
         if not self._with_tensors:
             return
-        for part in block.fills:
-            if not self._rest:
-                self._tensor, self._rest = sha256(), part.spec.size_bytes
-            self._tensor.update(data[part.start : part.start + part.size_bytes])
-            self._rest -= part.size_bytes
-            if not self._rest:
-                self._tensors[part.spec.key] = self._tensor.hexdigest()
+        if not self._rest:
+            self._tensor, self._rest = sha256(), spec.size_bytes
+        self._tensor.update(data)
+        self._rest -= len(data)
+        if not self._rest:
+            self._tensors[spec.key] = self._tensor.hexdigest()
 
-    def written(self, shard: PlannedShard) -> FinishedShard:
+    def written(self, shard: PlannedShard, overflows: Mapping[str, int]) -> FinishedShard:
         digest = "" if self.is_idle else self._shard.hexdigest()
-        return FinishedShard(FileRecord(shard.name, shard.size_bytes, digest), self._tensors)
+        return FinishedShard(FileRecord(shard.name, shard.size_bytes, digest), self._tensors, overflows)
 
 
 class _Lane:
@@ -96,22 +113,28 @@ class _Lane:
         self.shard, self.path = shard, path
         self.blocks = enumerate(blocks(shard, max_bytes=block_bytes))
         with reported("cannot create", path):
-            self.descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self.hashes = _Hashes(shard, digests)
         self.taken = self.finished = self.next_to_hash = 0
         self.exhausted = False
-        self._waiting: dict[int, tuple[Block, memoryview]] = {}
+        self.overflows: dict[str, int] = {}
+        self._waiting: dict[int, tuple[Block, memoryview | None]] = {}
         self._mutex = threading.Lock()
         self._hashing = False
         _write_all(self.descriptor, memoryview(shard.header), 0, path)
 
     def finish(self, number: int, block: Block, buffer: memoryview, free: SimpleQueue[memoryview]) -> None:
-        """Hash block ``number`` when its turn comes, with all that follow and are ready, and free their buffers."""
-        if self.hashes.is_idle:
+        """Hash block ``number`` when its turn comes, with all that follow and are ready, and free their buffers.
+
+        A tile is no run of bytes: its buffer is free at once, and its band is read back when it is whole.
+        """
+        is_kept = block.band is None and not self.hashes.is_idle
+        if not is_kept:
             free.put(buffer)
+        if self.hashes.is_idle:
             return
         with self._mutex:
-            self._waiting[number] = (block, buffer)
+            self._waiting[number] = (block, buffer if is_kept else None)
             if self._hashing:
                 return
             self._hashing = True
@@ -122,8 +145,28 @@ class _Lane:
                     self._hashing = False
                     return
                 self.next_to_hash += 1
-            self.hashes.update(ready[0], ready[1][: ready[0].size_bytes])
-            free.put(ready[1])
+            block, kept = ready
+            if kept is not None:
+                self.hashes.update(block, kept[: block.size_bytes])
+                free.put(kept)
+            elif block.band is not None:
+                self._hash_band(block.fills[0].spec, *block.band)
+
+    def _hash_band(self, spec: TensorSpec, offset: int, size: int) -> None:
+        buffer = memoryview(bytearray(min(size, REREAD_BYTES)))
+        end = offset + size
+        while offset < end:
+            with reported("cannot read back", self.path):
+                count = os.preadv(self.descriptor, [buffer[: end - offset]], offset)
+            if not count:
+                raise StorageError(f"{self.path}: ends while it is being written")
+            self.hashes.update_of(spec, buffer[:count])
+            offset += count
+
+    def count_overflows(self, key: str, count: int) -> None:
+        if count:
+            with self._mutex:
+                self.overflows[key] = self.overflows.get(key, 0) + count
 
 
 class _Writer:
@@ -143,7 +186,7 @@ class _Writer:
         self.plan, self.directory, self.readers = plan, directory, readers
         self.digests, self.fsync = digests, fsync
         self.on_progress, self.on_shard = on_progress, on_shard
-        self.sizes = _sizes(len(shards))
+        self.sizes = _sizes(len(shards), plan.is_turned)
         self.stopped = threading.Event()
         self._pending = iter(shards)
         self._lanes: list[_Lane] = []
@@ -196,7 +239,7 @@ class _Writer:
             self._unclosed.remove(lane)
         os.close(lane.descriptor)
         with self._telling:
-            self.on_shard(lane.hashes.written(lane.shard))
+            self.on_shard(lane.hashes.written(lane.shard, lane.overflows))
 
     def work(self) -> None:
         scratch = memoryview(bytearray(self.sizes.block_bytes))
@@ -211,8 +254,11 @@ class _Writer:
                 lane, number, block = taken
                 data = buffer[: block.size_bytes]
                 for wanted in block.fills:
-                    fill(self.readers, wanted, data, scratch)
-                _write_all(lane.descriptor, data, block.offset, lane.path)
+                    lane.count_overflows(wanted.spec.key, fill(self.readers, wanted, data, scratch))
+                run = block.size_bytes // block.rows
+                for row in range(block.rows):
+                    start = row * run
+                    _write_all(lane.descriptor, data[start : start + run], block.offset + row * block.pitch, lane.path)
                 lane.finish(number, block, buffer, self.free)
                 self.finished(lane)
                 self.on_progress(block.size_bytes)

@@ -1,11 +1,13 @@
 """Fill a box of an output tensor from stored elements: the inner loop of every merge and load.
 
 One primitive, a strided box, covers rows, columns, Fortran order, transposes and flattened ranges. Owns how it is
-read: straight into the target where both sides are contiguous, else through a bounded scratch buffer.
+read: straight into the target where both sides are contiguous, else through a bounded scratch buffer. How elements
+get from there to the target is ``moving``'s, what a cast does to them ``casting``'s.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,9 @@ from ckptcore.formats.payloads import read_payload
 from ckptcore.formats.reader import Reader
 from ckptcore.rules.blocks import Fill
 from ckptcore.rules.merge_plan import Copy
-from ckptcore.rules.tensors import Box
+from ckptcore.rules.tensors import DTYPES, Box
+from ckptcore.storage.casting import rounded
+from ckptcore.storage.moving import Cast, move
 from ckptcore.storage.readers import ReaderPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -24,26 +28,31 @@ Array = np.ndarray[Any, np.dtype[Any]]
 CALL_COST_BYTES = 8192
 
 
-def fill(readers: ReaderPool, wanted: Fill, data: memoryview, scratch: memoryview) -> None:
+def fill(readers: ReaderPool, wanted: Fill, data: memoryview, scratch: memoryview) -> int:
     """Write the slab of one tensor into its place in the block ``data``, from all the rank files that hold parts of it.
 
-    Memory beyond ``data`` is ``scratch``, whose content is overwritten.
+    Memory beyond ``data`` is ``scratch``, whose content is overwritten, and a little for each tile of a cast. Says how
+    many finite values a cast made infinite.
     """
+    overflows = 0
     for copy, part in wanted.parts:
-        stored = np.dtype(copy.array.dtype).newbyteorder("<")
-        size = wanted.slab.volume * stored.itemsize
-        slab = np.frombuffer(data[wanted.start : wanted.start + size], dtype=stored).reshape(wanted.slab.shape)
+        held = DTYPES[wanted.spec.dtype].stored if copy.casts else copy.array.dtype
+        dtype = np.dtype(held).newbyteorder("<")
+        size = wanted.slab.volume * dtype.itemsize
+        slab = np.frombuffer(data[wanted.start : wanted.start + size], dtype=dtype).reshape(wanted.slab.shape)
         within = part.shifted(tuple(-start for start in wanted.slab.offset))
         place: tuple[Any, ...] = (*map(slice, within.offset, within.end), ...)
         with readers.opened(copy.file) as reader:
-            gather(reader, copy, part, slab[place], scratch)
+            overflows += gather(reader, copy, part, slab[place], scratch)
+    return overflows
 
 
-def gather(reader: Reader, copy: Copy, part: Box, out: Array, scratch: memoryview) -> None:
+def gather(reader: Reader, copy: Copy, part: Box, out: Array, scratch: memoryview) -> int:
     """Write the elements of ``part`` (a box of the output tensor inside ``copy.target``) to ``out``.
 
-    ``out`` has ``part``'s shape and the numpy dtype that the *stored* elements have in native order.
-    ``scratch`` bounds the memory; its content is overwritten. Raises :class:`DamagedFile` on a short read.
+    ``out`` has ``part``'s shape and, in native order, the numpy dtype that the *stored* elements have, or that of the
+    last cast. ``scratch`` bounds the memory; its content is overwritten. Says how many finite values became infinite.
+    Raises :class:`DamagedFile` on a short read.
     """
     base = copy.base + sum(
         (at - start) * stride for at, start, stride in zip(part.offset, copy.target.offset, copy.strides, strict=True)
@@ -54,10 +63,11 @@ def gather(reader: Reader, copy: Copy, part: Box, out: Array, scratch: memoryvie
     kept = [axis for axis, extent in enumerate(part.shape) if extent > 1]
     target = out.reshape([part.shape[axis] for axis in kept]) if out.flags.c_contiguous else _squeezed(out, kept)
     strides = [copy.strides[axis] for axis in kept]
-    if stored == native and target.flags.c_contiguous and _is_contiguous(target.shape, strides):
+    if not copy.casts and stored == native and target.flags.c_contiguous and _is_contiguous(target.shape, strides):
         read_payload(reader, copy.array, base * stored.itemsize, target.reshape(-1).view(np.uint8).data)
-        return
-    _read_box(reader, copy, base, strides, target, stored, scratch)
+        return 0
+    cast = partial(rounded, dtype=copy.dtype, casts=copy.casts) if copy.casts else None
+    return _read_box(reader, copy, base, strides, target, scratch, cast)
 
 
 def _squeezed(out: Array, kept: list[int]) -> Array:
@@ -80,25 +90,42 @@ def _read_box(
     base: int,
     strides: list[int],
     target: Array,
-    stored: np.dtype[Any],
     scratch: memoryview,
-) -> None:
-    """Read the span of the box in one call where that is cheap and fits, else cut it along its longest stride."""
+    cast: Cast | None,
+) -> int:
+    """Read the box into the scratch in the way that costs least, if it fits; else cut it along its longest stride.
+
+    Either its whole span in one call, gaps included, or each contiguous run of it in a call of its own.
+    """
+    stored = np.dtype(copy.array.dtype)
     itemsize = stored.itemsize
     span = 1 + sum((extent - 1) * stride for extent, stride in zip(target.shape, strides, strict=True))
-    if not strides:
-        axis, inner = -1, 1
-    else:
-        axis = max(range(len(strides)), key=strides.__getitem__)
-        inner = span - (target.shape[axis] - 1) * strides[axis]
-    cheaper_cut = axis >= 0 and target.shape[axis] * (inner * itemsize + CALL_COST_BYTES) < span * itemsize
-    if span * itemsize <= len(scratch) and not cheaper_cut:
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    depth, run = _longest_run([target.shape[axis] for axis in order], [strides[axis] for axis in order])
+    calls = target.size // run
+    is_span_cheaper = span * itemsize <= target.size * itemsize + calls * CALL_COST_BYTES
+    if is_span_cheaper and span * itemsize <= len(scratch):
         buffer = scratch[: span * itemsize]
         read_payload(reader, copy.array, base * itemsize, buffer)
         source = np.frombuffer(buffer, dtype=stored)
-        target[...] = as_strided(source, target.shape, [stride * itemsize for stride in strides], writeable=False)
-        return
-    rows = 1 if cheaper_cut else max(1, (len(scratch) // itemsize - inner) // strides[axis] + 1)
+        view = as_strided(source, target.shape, [stride * itemsize for stride in strides], writeable=False)
+        return move(_cast_ready(view, cast), target, cast)
+    if not is_span_cheaper and target.size * itemsize <= len(scratch):
+        packed = np.frombuffer(scratch[: target.size * itemsize], dtype=stored)
+        outer = order[:depth]
+        for number, place in enumerate(np.ndindex(*(target.shape[axis] for axis in outer))):
+            start = base + sum(at * strides[axis] for at, axis in zip(place, outer, strict=True))
+            piece = packed[number * run : (number + 1) * run]
+            read_payload(reader, copy.array, start * itemsize, piece.view(np.uint8).data)
+        whole = packed.reshape([target.shape[axis] for axis in order])
+        return move(_cast_ready(whole, cast), target.transpose(order), cast)
+    axis = order[0]
+    inner = span - (target.shape[axis] - 1) * strides[axis]
+    if is_span_cheaper:
+        rows = max(1, (len(scratch) // itemsize - inner) // strides[axis] + 1)
+    else:
+        rows = max(1, len(scratch) // (target.size // target.shape[axis] * itemsize))
+    overflows = 0
     before = (slice(None),) * axis
     for low in range(0, target.shape[axis], rows):
         index: tuple[Any, ...] = (*before, slice(low, low + rows))
@@ -108,4 +135,20 @@ def _read_box(
             index = (*before, 0, ...)
             chunk = chunk[index]
             chunk_strides = strides[:axis] + strides[axis + 1 :]
-        _read_box(reader, copy, base + low * strides[axis], chunk_strides, chunk, stored, scratch)
+        overflows += _read_box(reader, copy, base + low * strides[axis], chunk_strides, chunk, scratch, cast)
+    return overflows
+
+
+def _longest_run(shape: list[int], strides: list[int]) -> tuple[int, int]:
+    """How many axes, from the first, are not part of the contiguous runs, and the length of a run."""
+    run = 1
+    for axis in reversed(range(len(shape))):
+        if strides[axis] != run:
+            return axis + 1, run
+        run *= shape[axis]
+    return 0, run
+
+
+def _cast_ready(values: Array, cast: Cast | None) -> Array:
+    """Casts reinterpret bits, so they are given the native byte order; a plain copy swaps bytes itself."""
+    return values if cast is None or values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))

@@ -6,10 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptcore.rules.blocks import blocks, slabs
+from ckptcore.rules.blocks import blocks
 from ckptcore.rules.merge_plan import Copy, PlannedShard, PlannedTensor
 from ckptcore.rules.stored import Segment, StoredArray
 from ckptcore.rules.tensors import Box, TensorSpec, row_major_strides
+from ckptcore.rules.tiles import slabs
 
 SHAPES = st.lists(st.integers(0, 7), max_size=4).map(tuple)
 
