@@ -20,9 +20,11 @@ import numpy as np
 
 from ckptcore.detecting import newest_verified
 from ckptcore.errors import MappingError, SourceChanged
+from ckptcore.mappings import mapping
 from ckptcore.rules.blocks import Fill
 from ckptcore.rules.located import LocatedCheckpoint
-from ckptcore.rules.selection import Selection, select
+from ckptcore.rules.output_layout import OutputLayout, laid_out
+from ckptcore.rules.selection import Selection
 from ckptcore.rules.targets import Part
 from ckptcore.rules.tensors import DTYPES
 from ckptcore.storage.gather import fill
@@ -51,21 +53,22 @@ def load_merged_state_dict(
 
     ``path`` is a directory of rank files, a ``checkpoint-<step>`` or a run of such steps. ``unique_id`` None takes the
     newest complete version. ``prefix`` is a dotted group and is stripped: ``model`` takes ``model.*``, never
-    ``model_ema.*``. The values are Paddle tensors on Paddle's current device, in host memory with ``offload``; with
-    ``return_numpy`` they are numpy arrays and Paddle is not needed. As in Paddle's own ``Tensor.numpy()``, bfloat16 is
-    then raw ``uint16`` and float8 raw ``int8``.
+    ``model_ema.*``. ``aoa_config`` is a layout map in Paddle's words, which sees the stripped names. The values are
+    Paddle tensors on Paddle's current device, in host memory with ``offload``; with ``return_numpy`` they are numpy
+    arrays and Paddle is not needed. As in Paddle's own ``Tensor.numpy()``, bfloat16 is then raw ``uint16`` and float8
+    raw ``int8``.
 
     Raises a :class:`CheckpointError` leaf where Paddle 3.3.1 would return zeros, another id, or fewer tensors:
     :class:`VersionNotFound`, :class:`VersionIncomplete`, :class:`VersionDamaged`, :class:`SelectionError`,
-    :class:`SourceChanged`; :class:`MappingError` for an ``aoa_config``; :class:`PaddleMissing`.
+    :class:`SourceChanged`, :class:`MappingError`, :class:`UnsupportedDtype`, :class:`PaddleMissing`.
     """
-    refuse_layout_map(aoa_config)
+    layout = OutputLayout(mapping(aoa_config) if aoa_config else None)
     if not return_numpy:
         # Before anything is read: whoever lacks Paddle learns it at once.
         from ckptcore.paddle import tensor_of
     checkpoint = newest_verified(os.fspath(path), unique_id=unique_id).checkpoint
     selection = Selection(prefixes=(prefix,) if prefix else ())
-    parts = [Part.whole(output) for output in select([tensor.spec for tensor in checkpoint.tensors], selection)]
+    parts = [Part.whole(output) for output in laid_out(checkpoint.tensors, selection, layout, None).outputs]
     merged: dict[str, Any] = {}
     for part, array in zip(parts, load_parts(checkpoint, parts), strict=True):
         merged[part.output.key] = array if return_numpy else tensor_of(array, part.output.dtype, on_host=offload)
@@ -117,7 +120,7 @@ def load_state_dict(
 def refuse_layout_map(aoa_config: Mapping[str, Sequence[str]] | None) -> None:
     """Raise :class:`MappingError` where a layout map is asked for: ignoring it would give the wrong layout."""
     if aoa_config:
-        raise MappingError("aoa_config: loading into memory applies no layout statements; leave it out")
+        raise MappingError("aoa_config: load_state_dict applies no layout statements; leave it out")
 
 
 def load_parts(checkpoint: LocatedCheckpoint, parts: Sequence[Part]) -> Iterator[Array]:

@@ -76,3 +76,12 @@ def all_cases() -> tuple[Case, ...]:
 def case(name: str) -> Case:
     """One case that ships with the tests."""
     return Case(SHIPPED / name)
+
+
+def programs() -> tuple[Path, ...]:
+    """The directories of the statement programs that ship with the tests, and of others beside, each name once."""
+    found: dict[str, Path] = {}
+    for corpus in (DATA / "aoa", BESIDE_THE_REPOSITORY.with_name("aoa")):
+        for record in corpus.glob("*/case.json"):
+            found.setdefault(record.parent.name, record.parent)
+    return tuple(found[name] for name in sorted(found))

@@ -33,8 +33,10 @@ from prefect.testing.utilities import prefect_test_harness
 
 from ckptcore.errors import ReleaseInvalid, SelectionError, SmokeFailed, VersionIncomplete, VersionNotFound
 from ckptcore.lifecycle import Choice
+from ckptcore.mappings import mapping
 from ckptcore.publishing import Staged
 from ckptcore.registry import resolve
+from ckptcore.rules.output_layout import OutputLayout
 from ckptcore.rules.selection import Selection
 from ckptcore.validating import read_manifest
 from flows.merge_and_publish import merge_and_publish
@@ -134,6 +136,18 @@ def test_the_parameters_choose_the_version_and_the_tensors(server: str, tmp_path
     assert published.alias == "best"
     assert (manifest.source.step, [spec.key for spec in manifest.specs()]) == (1, ["w"])
     assert "NOTES" in [record.name for record in manifest.attachments]
+
+
+def test_the_layout_travels_as_parameters(server: str, tmp_path: Path, registry: str) -> None:
+    source = SAVED.write(tmp_path / "source")
+    (tmp_path / "map.yaml").write_text("- w^T -> v\n")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text('{"model_type": "unheard-of"}')
+    layout = OutputLayout(mapping(tmp_path / "map.yaml"), str(tmp_path / "hf"), "bfloat16")
+    published = run_as_flow(Choice(str(source), layout=layout), registry, "m", alias="latest")
+    manifest = read_manifest(Path(published.path))
+    assert [(spec.key, spec.dtype, spec.shape) for spec in manifest.specs()] == [("v", "bfloat16", (6, 8))]
+    assert [record.name for record in manifest.attachments] == ["config.json"]
 
 
 def test_a_refusal_fails_the_run_at_once_with_every_issue(

@@ -176,12 +176,23 @@ def test_a_source_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
     assert refusal.value.issues[0].where == "0_0.distcp"
 
 
-def test_layout_maps_are_refused_rather_than_ignored(tmp_path: Path) -> None:
-    statements = {"aoa_statements": ["w^T -> w"]}
-    with pytest.raises(MappingError, match="aoa_config"):
+def test_layout_maps_act_on_the_stripped_names(tmp_path: Path) -> None:
+    values = np.arange(24, dtype="f4").reshape(4, 6)
+    SavedCheckpoint().tensor("model.w", values, grid=(2, 2)).tensor("model.v", values).write(tmp_path)
+    statements = {"aoa_statements": ["w^T -> a, b, axis=0", 'v -> v, dtype="float16"']}
+    found = merged(tmp_path, prefix="model", aoa_config=statements)
+    assert {key: (array.dtype.name, array.tolist()) for key, array in found.items()} == {
+        "a": ("float32", values.T[:3].tolist()),
+        "b": ("float32", values.T[3:].tolist()),
+        "v": ("float16", values.tolist()),
+    }
+    with pytest.raises(MappingError, match="no source tensor"):
         merged(tmp_path, aoa_config=statements)
+
+
+def test_a_layout_map_for_given_tensors_is_refused_rather_than_ignored(tmp_path: Path) -> None:
     with pytest.raises(MappingError, match="aoa_config"):
-        ckptcore.load_state_dict({}, tmp_path, aoa_config=statements)
+        ckptcore.load_state_dict({}, tmp_path, aoa_config={"aoa_statements": ["w^T -> w"]})
 
 
 WITHOUT_PADDLE = """

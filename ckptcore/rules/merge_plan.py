@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ckptcore.errors import CheckpointError, SelectionError, UnsupportedDtype
-from ckptcore.rules.casts import cast_issues
 from ckptcore.rules.fingerprint import Fingerprint
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.located import LocatedCheckpoint, LocatedPiece, LocatedTensor
@@ -183,7 +182,7 @@ def plan_merge(
 ) -> MergePlan:
     """The plan that writes ``outputs`` from a verified checkpoint.
 
-    Raises :class:`UnsupportedDtype`, with every tensor that safetensors cannot hold or that cannot be cast.
+    Raises :class:`UnsupportedDtype`, with every tensor that safetensors cannot hold.
     """
     unsupported = [
         Issue(
@@ -194,7 +193,6 @@ def plan_merge(
         for output in outputs
         if not DTYPES[output.dtype].safetensors
     ]
-    unsupported += cast_issues(outputs, {tensor.spec.key: tensor.spec.dtype for tensor in checkpoint.tensors})
     if unsupported:
         raise UnsupportedDtype(f"{len(unsupported)} tensor(s) cannot be written", unsupported)
     sources = {tensor.spec.key: tensor for tensor in checkpoint.tensors}

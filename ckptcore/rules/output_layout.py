@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ckptcore.errors import MappingError, SelectionError
-from ckptcore.rules.casts import cast_to
+from ckptcore.errors import MappingError, SelectionError, UnsupportedDtype
+from ckptcore.rules.casts import cast_issues, cast_to
 from ckptcore.rules.families import FAMILIES, release_issues
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.located import LocatedTensor
@@ -79,7 +79,8 @@ def laid_out(
 ) -> LaidOut:
     """What a release of ``tensors`` holds. ``config`` is the decoded ``config.json`` that it is to carry, if any.
 
-    Raises :class:`SelectionError` and :class:`MappingError`, also where the release would lack what the config implies.
+    Raises :class:`SelectionError`, :class:`MappingError` (also where the release would lack what the config implies),
+    and :class:`UnsupportedDtype` with every tensor that cannot be cast.
     """
     outputs = select([tensor.spec for tensor in tensors], selection)
     notes: tuple[Issue, ...] = ()
@@ -89,6 +90,9 @@ def laid_out(
         outputs = cast_to(outputs, layout.dtype, layout.keep_dtype)
     elif layout.keep_dtype:
         raise SelectionError("--keep-dtype says what --dtype leaves alone; give both")
+    uncastable = cast_issues(outputs, {tensor.spec.key: tensor.spec.dtype for tensor in tensors})
+    if uncastable:
+        raise UnsupportedDtype(f"{len(uncastable)} tensor(s) cannot be cast", uncastable)
     if layout.is_for_hf and config is not None:
         _require_loadable(layout, config, [output.spec for output in outputs])
     return LaidOut(outputs, notes)

@@ -59,7 +59,7 @@ def compile_program(
     outputs = workspace.outputs()
     if workspace.issues:
         count = len(set(workspace.issues))
-        raise MappingError(f"the layout map does not fit the checkpoint: {count} issues", workspace.issues)
+        raise MappingError(f"the layout map does not fit the checkpoint: {count} issue(s)", workspace.issues)
     return CompiledMapping(tuple(sorted(outputs, key=lambda output: output.key)), in_order(workspace.notes))
 
 

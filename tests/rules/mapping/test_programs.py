@@ -1,4 +1,4 @@
-"""Real statement programs with Paddle 3.3.1's own answers, where the corpus lies beside the checkout."""
+"""Real statement programs with Paddle 3.3.1's own answers: those of tests/data, and a larger corpus beside it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import pytest
 
 from ckptcore.errors import MappingError
 from ckptcore.rules.mapping import compile_program, mapping_from_document
+from tests.corpus import programs
 from tests.rules.mapping.support import carried_out, read_checkpoint
 
-SHARED = Path(__file__).parents[3].parent / "shared"
-CASES = sorted(path.parent for path in (SHARED / "aoa").glob("*/case.json"))
 
-
-@pytest.mark.skipif(not CASES, reason="the corpus of statement programs is not there")
-@pytest.mark.parametrize("directory", CASES, ids=lambda path: path.name)
+@pytest.mark.parametrize("directory", programs(), ids=lambda path: path.name)
 def test_equals_paddle_or_refuses_as_paddle_does(directory: Path) -> None:
     case = json.loads((directory / "case.json").read_text())
     source = read_checkpoint(directory.parent / case["source"])
