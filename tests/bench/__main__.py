@@ -87,6 +87,13 @@ def _measure(
     ours = [to.merge(mixed, digests=False), to.merge(mixed, digests=True)]
     others = [to.cp_and_sha256sum(mixed), *_rivals(mixed, scale, scratch, interpreters)]
     race(*ours, *others)
+    race(
+        to.merge(_named(mixed, "mixed, laid out"), digests=True),
+        *(
+            to.laid_out(_named(mixed, "mixed, laid out"), name, scale.hidden // 64, scratch)
+            for name in (to.TRANSPOSED, to.FUSED, to.CAST)
+        ),
+    )
     half = _generate("half of mixed", "mixed", scale.hidden, scale.layers // 2, scratch)
     whole = _named(mixed, "all of mixed")
     race(to.merge(half, digests=True), to.merge(whole, digests=True))

@@ -5,11 +5,12 @@ Owns the commands. Paddle and torch are run by whatever interpreter has them, ne
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +22,13 @@ MERGE = "ckpt merge"
 MERGE_WITHOUT_DIGESTS = "ckpt merge --no-digests"
 CP = "cp"
 CP_AND_SHA256SUM = "cp + sha256sum"
+TRANSPOSED = "ckpt merge --map, all transposed"
+FUSED = "ckpt merge --map, qkv and gate/up taken apart"
+CAST = "ckpt merge --dtype float16"
 PADDLE = "paddle merge_sharded_state_dict"
 TORCH = "torch consolidate_safetensors_files"
 
+_MATRICES = ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.up_gate_proj", "mlp.down_proj")
 _CKPT = "from ckptcore.cli import main; main()"
 _COPY_AND_HASH = 'out=$1; shift; cp "$@" "$out" && cd "$out" && exec sha256sum -- *'
 
@@ -73,9 +78,9 @@ def cp(source: Source) -> Contender:
     return Contender(source.name, CP, source.size_bytes, source.pieces, lambda out: ["cp", *files, str(out)])
 
 
-def merge(source: Source, *, digests: bool) -> Contender:
+def merge(source: Source, *, digests: bool, options: Sequence[str] = ()) -> Contender:
     """``ckpt merge`` as a process of its own, interpreter start-up and verification included."""
-    options = [] if digests else ["--no-digests"]
+    options = [*options] if digests else [*options, "--no-digests"]
     argv = [sys.executable, "-c", _CKPT, "merge", *options, str(source.directory)]
     return Contender(
         source.name,
@@ -86,6 +91,27 @@ def merge(source: Source, *, digests: bool) -> Contender:
         environment={"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *_python_path()])},
         baseline=cp(source),
     )
+
+
+def laid_out(source: Source, name: str, heads: int, scratch: Path) -> Contender:
+    """``ckpt merge`` of the mixed checkpoint that transposes every matrix, takes fused ones apart, or casts."""
+    layer = "model.layers.$LAYER_ID"
+    plain = {TRANSPOSED: _MATRICES, FUSED: ("self_attn.o_proj", "mlp.down_proj"), CAST: ()}[name]
+    statements = [f"{layer}.{matrix}.weight^T -> {layer}.{matrix}.weight" for matrix in plain]
+    if name == FUSED:
+        qkv = ", ".join(f"{layer}.self_attn.{part}_proj.weight" for part in "qkv")
+        gate_up = f"{layer}.mlp.gate_proj.weight, {layer}.mlp.up_proj.weight"
+        grouped = f"fused_qkv, num_heads={heads}, num_key_value_groups={heads}, axis=0"
+        statements += [
+            f"{layer}.self_attn.qkv_proj.weight^T -> {qkv}, {grouped}",
+            f"{layer}.mlp.up_gate_proj.weight^T -> {gate_up}, fused_ffn, axis=0",
+        ]
+    options = ["--dtype", "float16"]
+    if name != CAST:
+        written = scratch / f"{'fused' if name == FUSED else 'transposed'}.json"
+        written.write_text(json.dumps(statements))
+        options = ["--map", str(written)]
+    return replace(merge(source, digests=True, options=options), name=name)
 
 
 def cp_and_sha256sum(source: Source) -> Contender:

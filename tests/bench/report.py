@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tests.bench.contenders import MERGE, MERGE_WITHOUT_DIGESTS, PADDLE
+from tests.bench.contenders import CAST, FUSED, MERGE, MERGE_WITHOUT_DIGESTS, PADDLE, TRANSPOSED
 from tests.bench.measuring import Measured, paired_ratio
 
 MOST_PEAK_BYTES = 120_000_000
+MOST_PEAK_BYTES_LAID_OUT = 200_000_000
 MOST_PEAK_BYTES_PER_PIECE = 1024
 LINEAR_SLACK = 1.15
 """Twice the work may take this much more than twice the time before it counts as not linear."""
@@ -112,6 +113,9 @@ def reaches(
         if name == PADDLE and (merge := found.get((checkpoint, MERGE))) is not None:
             times = statistics.median(one.seconds) / statistics.median(merge.seconds)
             reached.append(Reach(f"{checkpoint}: Paddle's time over ckpt merge's", times, 15, False))
+        if name in (TRANSPOSED, FUSED, CAST) and (merge := found.get((checkpoint, MERGE))) is not None:
+            reached.append(Reach(f"{name}, over ckpt merge", paired_ratio(one, merge), 3.0, True))
+            reached.append(Reach(f"{name}, peak MB", one.peak_bytes / 1e6, MOST_PEAK_BYTES_LAID_OUT / 1e6, True))
         limits = {MERGE_WITHOUT_DIGESTS: 1.0, MERGE: 1.5}
         if name in limits and one.ratios and checkpoint == measured[0].contender.checkpoint:
             ratio = statistics.median(one.ratios)

@@ -39,9 +39,14 @@ def test_everything_that_needs_only_this_repository_was_measured(results: list[d
     assert not failures
     names = {result["name"] for result in results if result["checkpoint"] == "mixed"}
     assert names >= {"cp", "cp + sha256sum"} | MERGED
+    laid_out = {result["name"] for result in results if result["checkpoint"] == "mixed, laid out"}
+    assert laid_out == {
+        "cp", "ckpt merge", "ckpt merge --map, all transposed", "ckpt merge --map, qkv and gate/up taken apart",
+        "ckpt merge --dtype float16",
+    }  # fmt: skip
     of_checkpoint = {result["checkpoint"] for result in results if result["name"] in MERGED}
     assert of_checkpoint == {
-        "mixed", "half of mixed", "all of mixed", "rows", "columns",
+        "mixed", "mixed, laid out", "half of mixed", "all of mixed", "rows", "columns",
         "20 tensors in 4 files", "200 tensors in 4 files", "200 tensors in 40 files",
     }  # fmt: skip
 
