@@ -24,9 +24,12 @@ export DO_NOT_TRACK := 1
 DEMO_PREFECT_HOME := $(CURDIR)/demo/prefect
 CKPT = $(VENV)/bin/ckpt
 
-FAST_SUITE := pytest -m "not paddle"
+# torch from PyPI brings gigabytes of CUDA libraries; TORCH_INDEX=… names another place for its CPU build.
+TORCH_INDEX ?=
 
-.PHONY: help demo test test-oldest test-newest test-paddle test-sign lint format types contracts bench faults lock clean
+FAST_SUITE := pytest -m "not paddle and not hf"
+
+.PHONY: help demo test test-oldest test-newest test-paddle test-sign test-hf lint format types contracts bench faults lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -63,6 +66,9 @@ test-paddle: .venv-paddle/dev.stamp ## the cross-check against Paddle itself (CP
 test-sign: .venv-sign/dev.stamp ## signatures against model-signing's own command
 	.venv-sign/bin/pytest -m sign
 
+test-hf: .venv-hf/dev.stamp ## a release in transformers (downloads it and torch's CPU build into `.venv-hf`)
+	.venv-hf/bin/pytest -m hf
+
 lint: $(VENV)/dev.stamp ## ruff: rules and formatting
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -91,7 +97,7 @@ lock: ## write requirements.lock anew; pins stay unless pyproject.toml or UPGRAD
 		$(if $(UPGRADE),--upgrade) -o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made here
-	rm -rf .venv .venv-newest .venv-paddle .venv-sign demo build dist .coverage bench-results.json
+	rm -rf .venv .venv-newest .venv-paddle .venv-sign .venv-hf demo build dist .coverage bench-results.json
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find ckptcore flows tasks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -127,4 +133,9 @@ $(VENV)/dev.stamp: $(LOCKED)
 .venv-sign/dev.stamp: $(LOCKED)
 	$(call make_venv,.venv-sign,$(PYTHON))
 	@.venv-sign/bin/$(PIP_INSTALL) -e '.[dev,sign]'
+	@touch $@
+
+.venv-hf/dev.stamp: $(LOCKED)
+	$(call make_venv,.venv-hf,$(PYTHON))
+	@.venv-hf/bin/$(PIP_INSTALL) $(TORCH_INDEX) -e '.[dev,hf]'
 	@touch $@
