@@ -38,7 +38,9 @@ def _cast(values: Array, source: str, target: str) -> Array:
         if {source, target} == {"float32", "float64"}:
             return values.astype(_NUMPY[target])
         single = _to_float32(values, source)
-        return _to_bfloat16(single) if target == "bfloat16" else single.astype(_NUMPY[target], copy=False)
+        if target == "bfloat16":
+            return _to_bfloat16(single)
+        return _to_float16(single) if target == "float16" else single.astype(_NUMPY[target], copy=False)
 
 
 def _to_float32(values: Array, dtype: str) -> Array:
@@ -53,6 +55,24 @@ def _to_bfloat16(values: Array) -> Array:
     result = ((bits + (((bits >> 16) & 1) + np.uint32(0x7FFF))) >> 16).astype(np.uint16)
     result[np.isnan(values)] = _BFLOAT16_NAN
     return result
+
+
+def _to_float16(values: Array) -> Array:
+    """What numpy's own cast gives, which raises a flag of the processor for each value that overflows or is subnormal
+    and so takes twenty times as long where many are."""
+    bits = values.view(np.uint32)
+    size = bits & np.uint32(0x7FFFFFFF)
+    # The exponent's bias is 112 less. A carry out of the mantissa is the exponent's next value, up to infinity.
+    result = (size + (((size >> 13) & 1) + np.uint32(0xFFF)) - np.uint32(112 << 23)) >> 13
+    # Where the result is subnormal, the sum with 0.5 has its 24 bits at the end, rounded by the processor.
+    small = (size.view(np.float32) + np.float32(0.5)).view(np.uint32) - np.uint32(0x3F000000)
+    result = np.where(size < 0x38800000, small, result)
+    result = np.where(size >= 0x47800000, np.uint32(0x7C00), result)
+    is_nan = size > 0x7F800000
+    if is_nan.any():
+        payload = np.maximum((size >> 13) & 0x3FF, 1)  # a NaN whose upper bits are all zero must not become infinite
+        result = np.where(is_nan, 0x7C00 | payload, result)
+    return (result | ((bits >> 16) & 0x8000)).astype(np.uint16).view(np.float16)
 
 
 def _is_infinite(values: Array, dtype: str) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -89,3 +89,18 @@ def test_equal_to_paddle(source: str, target: str) -> None:
     tensor = paddle.to_tensor(values, dtype=source)
     expected = np.asarray(tensor.astype(target).numpy()).view(BITS[target])
     assert (cast_bits(source, target, bits)[0] == expected).all()
+
+
+def test_float16_is_what_numpy_rounds_to() -> None:
+    """Every float16 and every midpoint between two, with its neighbours, and random bits."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    ties = np.append(halves[:-1] + (np.diff(halves) >> 1), np.uint32(0x477FF000))
+    small = np.arange(1, 2048, dtype=np.float32) * np.float32(2.0**-25)
+    bits = np.concatenate([halves, ties, small.view(np.uint32)])
+    random = np.random.default_rng(5).integers(0, 1 << 32, 500_000, np.uint32)
+    bits = np.concatenate([bits - 1, bits, bits + 1, random])
+    for sign in (0, 1 << 31):
+        values = (bits ^ np.uint32(sign)).view(np.float32)
+        with np.errstate(all="ignore"):
+            expected = values.astype(np.float16).view(np.uint16)
+        assert (rounded(values, "float32", ["float16"])[0].view(np.uint16) == expected).all()
