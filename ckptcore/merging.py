@@ -89,7 +89,8 @@ def merge(
     with held(staged):
         try:
             hashed = Digests.SHARDS if digests else Digests.NONE
-            manifest = write_output(plan, staged, attach=attach, digests=hashed, on_progress=on_progress)
+            records = tuple((path, sha256_of(path, ignore_progress)) for path in attach)
+            manifest = write_output(plan, staged, attach=records, digests=hashed, on_progress=on_progress)
             commit(staged, target, overwrite=overwrite)
         except BaseException:
             drop(staged)

@@ -12,7 +12,8 @@ import pytest
 from ckptcore import Choice, Selection, run
 from ckptcore.errors import InvalidName, ReleaseInvalid, SelectionError, StorageError, VersionIncomplete
 from ckptcore.lifecycle import validate_staged
-from ckptcore.publishing import companions_of, stage
+from ckptcore.mappings import companions_of
+from ckptcore.publishing import stage
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.shapes import Expectation
 from ckptcore.storage.copier import OnProgress
