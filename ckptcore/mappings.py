@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ckptcore.errors import InvalidName, MappingError
 from ckptcore.rules.issues import Issue
+from ckptcore.rules.json_documents import NotJson, parse_json
 from ckptcore.rules.mapping import mapping_from_document
 from ckptcore.rules.output_layout import PRESETS, LayoutMap, OutputLayout
-from ckptcore.storage.refusals import reported
+from ckptcore.storage.regular_files import read_document
 
 CONFIG_NAME = "config.json"
 # What a serving engine wants beside the weights, by Hugging Face's names.
@@ -59,8 +59,7 @@ def _map_of(document: object) -> LayoutMap:
 def _document(path: Path) -> object:
     if not path.is_file():
         raise MappingError(f"{path}: neither a preset nor a file; the presets are {', '.join(PRESETS)}")
-    with reported("cannot read", path):
-        data = path.read_bytes()
+    data = read_document(path)
     import yaml  # not above: most merges read no map, and it costs a tenth of their start-up
 
     try:
@@ -77,8 +76,8 @@ def companions_of(
     """The configuration and tokenizer files of ``layout.hf``; without it those beside a version, in its directory or,
     for a component, in its step's. One that has the name of an ``attached`` file is left out for it.
 
-    Nobody named those beside a version, so that none may lead out of the trainer's run: raises :class:`InvalidName` with
-    all that are no regular files inside it. Raises :class:`MappingError` where ``layout.hf`` has no ``config.json``.
+    Nobody named those beside a version, so that none may lead out of the trainer's run: raises :class:`InvalidName`
+    with all that are no regular files inside it; :class:`MappingError` where ``layout.hf`` has no ``config.json``.
     """
     wanted = sorted(set(COMPANION_FILES) - {Path(path).name for path in attached})
     here = Path(directory)
@@ -115,11 +114,9 @@ def config_of(directory: str | os.PathLike[str], layout: OutputLayout) -> Mappin
     path = next((path for path in companions_of(directory, layout) if path.name == CONFIG_NAME), None)
     if path is None:
         return None
-    with reported("cannot read", path):
-        data = path.read_bytes()
     try:
-        document = json.loads(data)
-    except ValueError as error:
+        document = parse_json(read_document(path))
+    except NotJson as error:
         raise MappingError(f"{path}: not a JSON document: {error}") from error
     if not isinstance(document, dict):
         raise MappingError(f"{path}: expected an object, found {type(document).__name__}")

@@ -31,12 +31,23 @@ def held(path: Path) -> Iterator[None]:
     try:
         _make_own(path)
         yield
+    except BaseException:
+        # Interrupted before anything was put there: nothing to go on with, and nothing to leave about.
+        _remove_empty(path)
+        raise
     finally:
         # Still locked: who has opened the file meanwhile gets the lock of one that is gone, and tries again. Where it
         # cannot be deleted, the next holder takes it over.
         with suppress(OSError):
             lock.unlink()
         os.close(descriptor)
+
+
+def _remove_empty(path: Path) -> None:
+    with suppress(OSError):
+        if set(os.listdir(path)) <= {OWN_MARK}:
+            (path / OWN_MARK).unlink(missing_ok=True)
+            path.rmdir()
 
 
 def _make_own(path: Path) -> None:
