@@ -91,7 +91,7 @@ TRACE = """\
 7 <... openat resumed>) = 3</w/a>
 7 write(3</w/a>, "x"..., 1) = 1
 7 write(3</w/a>, "x"..., 1) = 1
-7 rename("/w/a", "/w/b") = 0
+7 renameat2(AT_FDCWD</>, "/w/a", AT_FDCWD</>, "/w/b", 0) = 0
 7 write(1</w/elsewhere>, "x"..., 1) = 1
 7 unlinkat(4</w>, "b", 0) = 0
 7 +++ exited with 0 +++
@@ -100,15 +100,15 @@ TRACE = """\
 
 def test_points_are_the_calls_on_our_paths_as_strace_counts_them() -> None:
     assert points(TRACE, ["/w/a", "/w/b"]) == (
-        Point("/w/a", "openat", 1), Point("/w/a", "write", 1), Point("/w/a", "write", 2), Point("/w/a", "rename", 1),
+        Point("/w/a", "openat", 1), Point("/w/a", "write", 1), Point("/w/a", "write", 2), Point("/w/a", "renameat2", 1),
     )  # fmt: skip
 
 
 def test_what_a_file_system_lacks_is_watched_everywhere_and_is_no_point() -> None:
     renamed = ("/w/a", "/w/b")
-    found = points(TRACE, ["/w/"], lacking=["rename"])
+    found = points(TRACE, ["/w/"], lacking=["renameat2"])
     assert Point("/w/elsewhere", "write", 3, renamed) in found
-    assert "rename" not in {point.call for point in found}
+    assert "renameat2" not in {point.call for point in found}
 
 
 def test_the_table_says_what_did_not_hold(tmp_path: Path) -> None:
