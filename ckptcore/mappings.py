@@ -11,7 +11,7 @@ from ckptcore.rules.issues import Issue
 from ckptcore.rules.json_documents import NotJson, parse_json
 from ckptcore.rules.mapping import mapping_from_document
 from ckptcore.rules.output_layout import PRESETS, LayoutMap, OutputLayout
-from ckptcore.storage.regular_files import read_document
+from ckptcore.storage.regular_files import lies_at, read_document
 
 CONFIG_NAME = "config.json"
 # What a serving engine wants beside the weights, by Hugging Face's names.
@@ -86,7 +86,7 @@ def companions_of(
         places = (Path(layout.hf),)
         if not (places[0] / CONFIG_NAME).is_file():
             raise MappingError(f"{layout.hf}: has no {CONFIG_NAME}")
-    found = {path.name: path for place in places for name in wanted if os.path.lexists(path := place / name)}
+    found = {path.name: path for place in places for name in wanted if lies_at(path := place / name)}
     step = places[-1]
     run = os.path.realpath(step.parent if step.name.startswith("checkpoint-") else step)
     confined = None if layout.hf is not None else run

@@ -21,7 +21,7 @@ from ckptcore.rules.manifest import MANIFEST_NAME
 from ckptcore.rules.release import HISTORY, RELEASES, Act, check_name, parse_history, parse_reference, release_named_by
 from ckptcore.storage.commit import append_line, make_directory, point_symlink
 from ckptcore.storage.refusals import reported
-from ckptcore.storage.regular_files import read_document
+from ckptcore.storage.regular_files import lies_at, read_document
 
 # Long enough for what a listing does not mend at once, and short enough for whoever waits for an alias to nowhere.
 _LOOK_AGAIN_AFTER_SECONDS = (0.0, 0.1, 0.4, 1.0)
@@ -152,7 +152,7 @@ def history_of(shelf: Shelf) -> tuple[Act, ...]:
 
     Raises :class:`StorageError` where not all of them can be read: acts that are not seen would be done again.
     """
-    if not os.path.lexists(shelf.history):
+    if not lies_at(shelf.history):
         return ()
     return parse_history(read_document(shelf.history))
 

@@ -177,10 +177,12 @@ def _rename(source: Path, target: Path, flags: int) -> None:
     if code not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
         raise OSError(code, os.strerror(code), str(target))
     if flags == _RENAME_NOREPLACE:
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-        os.rename(source, target)
-        return
+        try:
+            os.lstat(target)
+        except FileNotFoundError:
+            os.rename(source, target)
+            return
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
     aside = displaced(source)
     remove_tree(aside)
     os.rename(target, aside)

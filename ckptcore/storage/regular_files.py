@@ -19,6 +19,19 @@ MAX_DOCUMENT_BYTES = 512 << 20
 """The most that a manifest, an index, a history or a file of expectations may hold: millions of tensors or acts."""
 
 
+def lies_at(path: Path) -> bool:
+    """Whether anything lies at ``path``, a link to nowhere included.
+
+    Raises :class:`StorageError` where that cannot be told; ``os.path.lexists`` says that nothing does.
+    """
+    with reported("cannot look at", path):
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
+
+
 def open_regular(path: str | os.PathLike[str]) -> int:
     """A descriptor to read the regular file at ``path``. Raises :class:`StorageError` for anything else, and OSError.
 

@@ -39,7 +39,7 @@ _BY_NAME = (
 )  # fmt: skip
 
 FAULTS: tuple[Fault, ...] = (
-    Fault("kill -9", "signal=SIGKILL", CHANGING),
+    Fault("kill -9", "signal=SIGKILL", (*CHANGING, *READING)),
     Fault("disk full (ENOSPC)", "error=ENOSPC", _TAKING_SPACE),
     Fault("quota used up (EDQUOT)", "error=EDQUOT", _TAKING_SPACE),
     Fault("I/O error (EIO)", "error=EIO", (*CHANGING, *READING)),

@@ -50,7 +50,7 @@ def require_held(tally: Tally) -> None:
 @traced
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_killed_at_any_call(commands: Commands, directory: Path, scenario: Scenario) -> None:
-    require_held(sweep(Theatre(commands, directory / "any", scenario), FAULTS[0], every=23))
+    require_held(sweep(Theatre(commands, directory / "any", scenario), FAULTS[0], every=41))
 
 
 @traced
@@ -61,13 +61,13 @@ def test_an_error_of_any_call(newer: Theatre, fault: Fault) -> None:
 
 @traced
 def test_another_process_of_the_same_command(newer: Theatre) -> None:
-    require_held(same_command(newer, every=23))
+    require_held(same_command(newer, every=41))
 
 
 @traced
 @pytest.mark.parametrize("trainer", TRAINERS, ids=lambda trainer: trainer.name)
 def test_a_trainer_that_acts_meanwhile(newer: Theatre, trainer: Trainer) -> None:
-    require_held(trainer_acts(newer, trainer, every=23))
+    require_held(trainer_acts(newer, trainer, every=41))
 
 
 @traced

@@ -10,7 +10,7 @@ import pytest
 
 from ckptcore.errors import StorageError
 from ckptcore.storage.digests import sha256_of
-from ckptcore.storage.regular_files import read_document
+from ckptcore.storage.regular_files import lies_at, read_document
 
 
 @pytest.fixture(params=["FIFO", "socket", "character device", "directory"])
@@ -43,3 +43,13 @@ def test_a_document_has_a_bound(tmp_path: Path) -> None:
     assert read_document(tmp_path / "link", 5) == b"12345"
     with pytest.raises(StorageError, match="expected at most 4 bytes, found 5"):
         read_document(path, 4)
+
+
+def test_what_cannot_be_looked_at_is_not_taken_for_absent(tmp_path: Path) -> None:
+    """The history or a configuration that the file system hides would be left out of a release for good."""
+    (tmp_path / "to-nowhere").symlink_to("nowhere")
+    assert lies_at(tmp_path / "to-nowhere")
+    assert not lies_at(tmp_path / "nothing")
+    assert not lies_at(tmp_path / "to-nowhere" / "below")
+    with pytest.raises(StorageError, match="cannot look at"):
+        lies_at(tmp_path / ("x" * 300))
