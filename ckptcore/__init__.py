@@ -12,7 +12,8 @@ The walk of the data, one verb a step::
     publish("merged", "registry", "llama")           # an immutable release, then the alias
 
 :func:`run` is all of it in one call, straight into the registry. :func:`load_merged_state_dict` and
-:func:`load_state_dict` stand in for Paddle's functions of those names. Names load when they are first used: importing
+:func:`load_state_dict` stand in for Paddle's functions of those names. Training
+code calls :func:`announce`, or :func:`save_state_dict`, which saves without overwriting. Names load when they are first used: importing
 this package imports neither numpy nor Paddle nor Prefect.
 """
 
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ckptcore.aliasing import promote, rollback
+    from ckptcore.announcing import announce
     from ckptcore.auditing import audit
     from ckptcore.detecting import inspect, list_versions, newest_complete
     from ckptcore.differing import diff
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ckptcore.rules.output_layout import OutputLayout
     from ckptcore.rules.retention import KeepEvery, KeepLast, KeepNewerThan
     from ckptcore.rules.selection import Selection
+    from ckptcore.saving import save_state_dict
     from ckptcore.validating import require_valid, validate
     from ckptcore.verifying import require_sound, verify
 
@@ -50,6 +53,7 @@ _HOMES = {
     "KeepNewerThan": "rules.retention",
     "OutputLayout": "rules.output_layout",
     "Selection": "rules.selection",
+    "announce": "announcing",
     "audit": "auditing",
     "diff": "differing",
     "inspect": "detecting",
@@ -71,6 +75,7 @@ _HOMES = {
     "resolve": "registry",
     "rollback": "aliasing",
     "run": "lifecycle",
+    "save_state_dict": "saving",
     "unpin": "pinning",
     "validate": "validating",
     "verify": "verifying",
@@ -84,6 +89,7 @@ __all__ = [
     "KeepNewerThan",
     "OutputLayout",
     "Selection",
+    "announce",
     "audit",
     "diff",
     "inspect",
@@ -105,6 +111,7 @@ __all__ = [
     "resolve",
     "rollback",
     "run",
+    "save_state_dict",
     "unpin",
     "validate",
     "verify",

@@ -24,7 +24,8 @@ from ckptcore.rules.save_marks import (
     saving_mark_name,
     taken_ids,
 )
-from ckptcore.storage.commit import reported, sync_directory, write_file
+from ckptcore.storage.commit import sync_directory, write_file
+from ckptcore.storage.refusals import reported
 
 T = TypeVar("T")
 
@@ -63,7 +64,7 @@ def save_state_dict(
 
     def write() -> WrittenFile:
         name = str(RankFileName(rank, chosen))
-        with reported(f"{directory / name}: writing"):
+        with reported("cannot write", directory / name):
             write_rank_file(state_dict, str(directory), chosen)
             return _synced(directory, name)
 
@@ -109,7 +110,7 @@ def _together(gather: Gather, work: Callable[[], T], doing: str) -> tuple[T, ...
 
 def _reserve(directory: Path, wanted: int | None) -> int:
     """Take ``wanted``, or the next id, in a way that no other process can take it too."""
-    with reported(f"{directory}: reserving an id"):
+    with reported("cannot reserve an id in", directory):
         directory.mkdir(parents=True, exist_ok=True)
         while True:
             taken = taken_ids(os.listdir(directory))
@@ -129,11 +130,11 @@ def _reserve(directory: Path, wanted: int | None) -> int:
 
 def _complete(directory: Path, unique_id: int, files: tuple[WrittenFile, ...]) -> None:
     """The completion mark, after a look at what all ranks wrote; then the reservation is no longer needed."""
-    with reported(f"{directory}: looking at version {unique_id}"):
+    with reported(f"cannot look at version {unique_id} in", directory):
         issues = [issue for file in files for issue in _unseen(directory, file)]
     if issues:
         raise VersionIncomplete(f"{directory}: rank 0 does not see what every rank wrote", issues)
-    with reported(f"{directory}: completing version {unique_id}"):
+    with reported(f"cannot complete version {unique_id} in", directory):
         metadata = _synced(directory, metadata_name(unique_id))
         sync_directory(directory)
         completion = Completion(unique_id, tuple(sorted((*files, metadata))))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ckptcore.completion import save_issues
 from ckptcore.errors import SourceChanged, VersionDamaged, VersionIncomplete
 from ckptcore.header_scan import HeaderScan, MetadataScan, OnProgress, listed, scan_metadata, scan_rank_files
 from ckptcore.rules.agreement import resolved_dtype
@@ -68,7 +69,7 @@ def verify_listed(
         return Verified(VerificationReport(version, (), 0, 0, (gone,), ()), None)
     promised = scan_metadata(version, listing)
     if promised.metadata is None or promised.index is None:
-        unread = in_order([*promised.issues, *check_marks(version, marks, ())])
+        unread = in_order([*promised.issues, *check_marks(version, marks, ()), *save_issues(version, listing)])
         return Verified(VerificationReport(version, (promised.finding,), 0, 0, unread, ()), None)
     scan = scan_rank_files(version, promised.index, listing.names, on_progress)
     tensors, replicas, decided = _decide(promised.index, scan)
@@ -83,7 +84,7 @@ def verify_listed(
         payloads = scan_payloads(version, readable, tensors, replicas, on_progress)
     source = Fingerprint(tuple(sorted(_stamps(promised, scan))))
     issues = [*promised.issues, *scan.issues, *decided, *check_marks(version, marks, _ranks(promised.index))]
-    issues += _changes(version, source)
+    issues += [*save_issues(version, listing), *_changes(version, source)]
     notes = [*scan.notes, *_directory_notes(version, promised.index, listing), *_inferred_notes(promised.index)]
     report = _report(version, promised, scan, tensors, payloads, issues, notes)
     if not report.is_sound:

@@ -18,11 +18,11 @@ from ckptcore.cli import keys, release, source
 
 # isort: split
 # Commands are listed in the order in which their modules are loaded: the lifecycle, then what keeps a registry.
-from ckptcore.cli import inspect, operate
+from ckptcore.cli import inspect, operate, training
 from ckptcore.cli.app import app, complain, print_json
 from ckptcore.errors import CheckpointError
 
-__all__ = ["app", "inspect", "keys", "main", "operate", "release", "source"]
+__all__ = ["app", "inspect", "keys", "main", "operate", "release", "source", "training"]
 
 
 def main() -> None:

@@ -12,17 +12,37 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ckptcore.errors import DamagedFile
+from ckptcore.rules.issues import Issue, in_order
 from ckptcore.rules.layout import parse_metadata_lock_name, parse_metadata_name, parse_rank_file_name
 
 COMPLETION_SCHEMA = 1
+LOST_FILE = "lost-file"
+"""A file of a save that was finished is gone, or no longer what was written."""
 
 # A number has one spelling, as in `layout`.
 _MARK = re.compile(r"(0|[1-9][0-9]{0,17})\.(saving|complete|announced)")
+
+
+SAVING = "saving"
+COMPLETE = "complete"
+
+
+class MarkName(NamedTuple):
+    """What the name of a mark says: of which save, and what about it (``saving``, ``complete``, ``announced``)."""
+
+    unique_id: int
+    kind: str
+
+
+def parse_mark_name(name: str) -> MarkName | None:
+    """``{unique_id}.saving``, ``.complete`` or ``.announced`` taken apart, or None."""
+    mark = _MARK.fullmatch(name)
+    return None if mark is None else MarkName(int(mark[1]), mark[2])
 
 
 def saving_mark_name(unique_id: int) -> str:
@@ -47,9 +67,9 @@ def _unique_id(name: str) -> int | None:
     rank_file = parse_rank_file_name(name)
     if rank_file is not None:
         return rank_file.unique_id
-    mark = _MARK.fullmatch(name)
+    mark = parse_mark_name(name)
     if mark is not None:
-        return int(mark[1])
+        return mark.unique_id
     metadata = parse_metadata_name(name)
     return parse_metadata_lock_name(name) if metadata is None else metadata
 
@@ -85,6 +105,20 @@ class Completion:
             return cls(_count(document["unique_id"]), tuple(sorted(files)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedFile(f"is no completion mark: {error!r}") from error
+
+
+def check_completion(completion: Completion, found: Mapping[str, int | None]) -> tuple[Issue, ...]:
+    """What a finished save has lost: ``found`` is the size of each file that is here now."""
+    issues = []
+    for file in completion.files:
+        size_bytes = found.get(file.name)
+        expected = f"{file.size_bytes:,} bytes"
+        if size_bytes is None:
+            issues.append(Issue(file.name, "was written, and is gone", expected, code=LOST_FILE))
+        elif size_bytes != file.size_bytes:
+            what = "is not as large as it was written"
+            issues.append(Issue(file.name, what, expected, f"{size_bytes:,} bytes", LOST_FILE))
+    return in_order(issues)
 
 
 def _text(value: object) -> str:

@@ -28,6 +28,7 @@ from ckptcore.rules.layout import (
     parse_step_name,
     saved_signal_name,
 )
+from ckptcore.rules.save_marks import COMPLETE, LOST_FILE, SAVING, parse_mark_name
 
 MISSING_DIRECTORY = "missing-directory"
 MISSING_METADATA = "missing-metadata"
@@ -61,6 +62,10 @@ class Listing:
     saved_ranks: frozenset[int] = frozenset()
     saving_ranks: tuple[int, ...] = ()
     is_marked_done: bool = False
+    reserved_ids: frozenset[int] = frozenset()
+    """The saves that ``ckptcore.save_state_dict`` has begun and not finished."""
+    finished_ids: frozenset[int] = frozenset()
+    """… and those of which it says that every file is written."""
     strangers: tuple[str, ...] = ()
     """Names that say nothing about a checkpoint."""
 
@@ -76,6 +81,7 @@ def read_listing(entries: Iterable[Entry]) -> Listing:
     steps, unique_ids, saved, saving = list[int](), set[int](), set[int](), list[int]()
     names, components, strangers = list[str](), set[str](), list[str]()
     rank_files: dict[int, list[str]] = {}
+    marked: dict[str, set[int]] = {}
     for name, is_directory in entries:
         names.append(name)
         if "0" <= name[0] <= "9":  # one look spares the many the other patterns
@@ -83,6 +89,8 @@ def read_listing(entries: Iterable[Entry]) -> Listing:
                 rank_files.setdefault(rank_file.unique_id, []).append(name)
             elif (unique_id := _metadata_id(name)) is not None:
                 unique_ids.add(unique_id)
+            elif (mark := parse_mark_name(name)) is not None:
+                marked.setdefault(mark.kind, set()).add(mark.unique_id)
             else:
                 strangers.append(name)
         elif (rank := parse_saved_signal(name)) is not None:
@@ -96,6 +104,7 @@ def read_listing(entries: Iterable[Entry]) -> Listing:
         elif name != CHECKPOINT_DONE:
             strangers.append(name)
     unique_ids.update(rank_files)
+    finished = frozenset(marked.get(COMPLETE, ()))
     return Listing(
         names=frozenset(names),
         steps=tuple(sorted(steps)),
@@ -105,6 +114,8 @@ def read_listing(entries: Iterable[Entry]) -> Listing:
         saved_ranks=frozenset(saved),
         saving_ranks=tuple(sorted(saving)),
         is_marked_done=CHECKPOINT_DONE in names,
+        reserved_ids=frozenset(marked.get(SAVING, ())) - finished,
+        finished_ids=finished,
         strangers=tuple(strangers),
     )
 
@@ -160,6 +171,12 @@ class Version:
             "unique_id": self.unique_id,
             "component": self.component,
         }
+
+    @property
+    def run(self) -> str:
+        """The directory above the steps, or, where there is no step, that of the files and their component."""
+        place = self.marks_directory
+        return place if self.step is None else posixpath.dirname(place)
 
     @property
     def marks_directory(self) -> str:
@@ -228,6 +245,9 @@ def state_of(issues: Iterable[Issue]) -> VersionState:
     reasons = in_order(issues)
     if not reasons:
         return VersionState(StateKind.COMPLETE)
+    codes = {issue.code for issue in reasons}
+    if LOST_FILE in codes and not codes & {STILL_SAVING, SOURCE_CHANGED}:
+        return VersionState(StateKind.DAMAGED, reasons)  # it was whole once: no minute of saving brings it back
     if any(issue.code in INCOMPLETE_CODES for issue in reasons):
         return VersionState(StateKind.INCOMPLETE, reasons)
     return VersionState(StateKind.DAMAGED, reasons)
