@@ -13,8 +13,8 @@ The walk of the data, one verb a step::
 
 :func:`run` is all of it in one call, straight into the registry. :func:`load_merged_state_dict` and
 :func:`load_state_dict` stand in for Paddle's functions of those names. Training
-code calls :func:`announce`, or :func:`save_state_dict`, which saves without overwriting. Names load when they are first used: importing
-this package imports neither numpy nor Paddle nor Prefect.
+code calls :func:`announce`, or :func:`save_state_dict`, which saves without overwriting. Names load when they are first
+used: importing this package imports neither numpy nor Paddle nor Prefect.
 """
 
 from __future__ import annotations

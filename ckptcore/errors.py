@@ -111,6 +111,10 @@ class InvalidExpectations(CheckpointError, ValueError):
     """A document of expected names, shapes and dtypes does not say what it must."""
 
 
+class InvalidConfig(CheckpointError, ValueError):
+    """A file that describes a pipeline does not say what it must."""
+
+
 class AliasMoved(CheckpointError, RuntimeError):
     """An alias does not name what its mover expected: somebody else was first."""
 

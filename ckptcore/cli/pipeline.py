@@ -1,0 +1,50 @@
+"""Commands for a pipeline: write its file, check it, watch its sources, deploy it, and run all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ckptcore.cli.app import Json, app, print_json
+
+Config = Annotated[Path, typer.Argument(metavar="[FILE]", help="The file that describes the pipeline.")]
+DEFAULT_CONFIG = Path("ckpt.yaml")
+
+
+@app.command()
+def init(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A run of checkpoint-<step>/, a step, or rank files.")
+    ],
+    registry: Annotated[str, typer.Option(metavar="DIRECTORY", help="Where releases go.")] = "registry",
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the source's own name.")] = None,
+    output: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = DEFAULT_CONFIG,
+    as_json: Json = False,
+) -> None:
+    """Write a commented ckpt.yaml from one look at SOURCE."""
+    from ckptcore.config_template import write_template
+
+    look = write_template(output, source, registry, name or Path(source).resolve().name)
+    if as_json:
+        document = {"versions": look.versions, "components": look.components, "prefixes": look.prefixes}
+        print_json({"path": str(output), "source": look.source} | document)
+    else:
+        typer.echo(f"wrote {output}: {look.versions} version(s) of {', '.join(look.components) or 'plain rank files'}")
+        typer.echo(f"  next: ckpt check {output}, then ckpt up {output}")
+
+
+@app.command()
+def check(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
+    """Say what a ckpt.yaml would do, or every mistake in it with its line."""
+    from ckptcore.config import read_config
+    from ckptcore.pipeline import as_document, intentions
+
+    pipeline = read_config(config)
+    if as_json:
+        print_json({"pipeline": as_document(pipeline), "intentions": list(intentions(pipeline))})
+        return
+    typer.echo(f"{config}: the pipeline {pipeline.name} would")
+    for line in intentions(pipeline):
+        typer.echo(f"  {line}")

@@ -1,0 +1,63 @@
+"""What a pipeline's parts are called, and what makes one version the same version wherever it is seen.
+
+Trainer, watcher and reconcile may all meet one version, in any order and number; the names here are how they agree
+without speaking. Pure text: what is done under a name is the flows' and the server's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from ckptcore.rules.retention import parse_age
+
+_CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#L?]+")
+
+
+def version_key(directory: str, unique_id: int, fingerprint: str) -> str:
+    """Names one save of one version: its place (run, step and component are in it), its id and the digest of its files.
+
+    A save that overwrites it in place has another digest, and so another key.
+    """
+    record = json.dumps([directory, unique_id, fingerprint], ensure_ascii=True)
+    return hashlib.sha256(record.encode()).hexdigest()[:24]
+
+
+def version_tag(key: str) -> str:
+    """The tag of every flow run that works on the version."""
+    return f"ckpt-version:{key}"
+
+
+def merge_limit(directory: str, unique_id: int) -> str:
+    """The global concurrency limit that lets one flow at a time merge a version, wherever in a cluster it runs.
+
+    It names the place, not the save: what is overwritten while it is merged must not be merged twice at once.
+    """
+    return f"merge:{hashlib.sha256(f'{directory}/{unique_id}'.encode(errors='surrogatepass')).hexdigest()[:24]}"
+
+
+def gpu_limit(host: str) -> str:
+    """The global concurrency limit that counts the free devices of a host."""
+    return f"gpu:{host}"
+
+
+def pipeline_tag(name: str) -> str:
+    """The tag of everything that a deployed pipeline owns on a server."""
+    return f"ckpt-pipeline:{name}"
+
+
+def glob_of(path: str) -> str:
+    """A pattern of Prefect's resource matching that stands for ``path`` alone."""
+    return re.sub(r"([\[*?])", r"[\1]", path)
+
+
+def parse_interval(text: str) -> float | None:
+    """Seconds of ``5m`` or ``1h``; None where ``text`` is a cron line of five fields. Raises ValueError for neither."""
+    fields = text.split()
+    if len(fields) == 5 and all(_CRON_FIELD.fullmatch(field) for field in fields):
+        return None
+    try:
+        return parse_age(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is neither a time such as 5m or 1h nor a cron line of five fields") from error

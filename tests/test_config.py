@@ -1,0 +1,202 @@
+"""ckpt.yaml: what is right becomes a pipeline, and all that is wrong is told at once, each with its line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ckptcore.config import read_config
+from ckptcore.errors import InvalidConfig
+from ckptcore.pipeline import ALERTS, Pipeline, as_document, intentions
+from ckptcore.rules.gates import SmokeTest
+from ckptcore.rules.retention import KeepEvery, KeepLast, KeepNewerThan
+from tests.command import REPOSITORY, ckpt
+from tests.corpus import LLAMA_RUN
+
+SMALLEST = "name: llama\nregistry: registry\nsources: [{path: output}]\n"
+
+
+def written(directory: Path, text: str) -> Path:
+    path = directory / "ckpt.yaml"
+    path.write_text(text)
+    return path
+
+
+def mistakes(directory: Path, text: str) -> list[str]:
+    with pytest.raises(InvalidConfig) as refused:
+        read_config(written(directory, text))
+    return [str(issue) for issue in refused.value.issues]
+
+
+def test_the_smallest_file(tmp_path: Path) -> None:
+    pipeline = read_config(written(tmp_path, SMALLEST))
+    assert (pipeline.registry, pipeline.server.state) == (str(tmp_path / "registry"), str(tmp_path / ".ckpt"))
+    assert [(source.path, pipeline.alias_of(source)) for source in pipeline.sources] == [
+        (str(tmp_path / "output"), "latest")
+    ]
+    assert Pipeline.model_validate(as_document(pipeline)) == pipeline
+
+
+def test_every_part(tmp_path: Path) -> None:
+    (tmp_path / "shapes.yaml").write_text("tensors: {w: {shape: [8, 6]}}")
+    pipeline = read_config(
+        written(
+            tmp_path,
+            """
+name: llama
+registry: /models
+alias: best
+work_pool: gpus
+server: {url: "http://prefect.example.org/api"}
+sources:
+  - {path: output, component: model_state, prefixes: [model], expectations: shapes.yaml, max_shard_size: 2GiB}
+  - {path: output, name: ema, alias: newest, include: ["ema.*"], exclude: ["*.bias"], attach: [LICENSE]}
+checks: {deep: true, gpu: true, smoke: "mine.tests:accepts", smoke_timeout: 90, sign_key: key.pem}
+gpu: {slots: 4, per_step: 2}
+schedule: {reconcile: null, post_training: 0 6 * * *, prune: 1d, audit: 2w}
+stall: 2h
+watch: {every: 1s, slowest: 30s, settle: 2}
+limits: {merges: 1, queued: 9}
+retention: {last: 5, every: 1000, newer_than: 7d}
+notifications:
+  - webhook: http://127.0.0.1:1/hook
+  - {block: slack-webhook/team, alerts: [stalled]}
+""",
+        )
+    )
+    assert pipeline.names == ("llama", "ema")
+    assert [pipeline.alias_of(source) for source in pipeline.sources] == ["best", "newest"]
+    assert pipeline.sources[0].selection.prefixes == ("model",)
+    assert pipeline.sources[1].attach == (str(tmp_path / "LICENSE"),)
+    assert SmokeTest("mine.tests:accepts", 90.0) in pipeline.checks.options().gates()
+    assert pipeline.retention.rules() == (KeepLast(5), KeepEvery(1000), KeepNewerThan(604_800.0))
+    assert [target.alerts for target in pipeline.notifications] == [ALERTS, ("stalled",)]
+    said = "\n".join(intentions(pipeline))
+    for expected in (
+        "model.*, as llama@best in /models",
+        "ema@newest",
+        "every 14d",
+        "at '0 6 * * *'",
+        "team of: stalled",
+    ):
+        assert expected in said
+    assert "reconcile" not in said
+
+
+def test_every_mistake_is_told_with_its_line(tmp_path: Path) -> None:
+    assert mistakes(
+        tmp_path,
+        """name: llama
+registri: reg
+alias: step-3_id-0_0123456789ab
+sources:
+  - path: out
+    component: modelstate
+    max_shard_size: 5 apples
+  - path: out
+    prefixes: 7
+    expectations: nope.yaml
+schedule:
+  prune: 61 bad
+stall: soon
+stall: 2h
+gpu: {slots: many}
+watch: {every: 0}
+notifications:
+  - alerts: [falled]
+""",
+    ) == [
+        "ckpt.yaml:1: registry is missing",
+        "ckpt.yaml:2: registri is not known; did you mean registry?",
+        "ckpt.yaml:3: alias: alias 'step-3_id-0_0123456789ab' has the form of a release's name",
+        "ckpt.yaml:6: sources.0.component: is none of model_state, optimizer_state, master_weight, ema_state, "
+        "dist_ckpt: found 'modelstate'",
+        "ckpt.yaml:7: sources.0.max_shard_size: '5 apples' is not a size such as 500MB, 5GB or 2GiB",
+        "ckpt.yaml:8: sources.1 publishes as 'llama', as sources.0 does: give it a name",
+        "ckpt.yaml:9: sources.1.prefixes: Input should be a valid tuple: found 7",
+        f"ckpt.yaml:10: sources.1.expectations: cannot read {tmp_path}/nope.yaml: No such file or directory",
+        "ckpt.yaml:12: schedule.prune: '61 bad' is neither a time such as 5m or 1h nor a cron line of five fields",
+        "ckpt.yaml:12: schedule.prune: retention says of nothing that it is kept",
+        "ckpt.yaml:14: stall is given twice; first on line 13",
+        "ckpt.yaml:15: gpu.slots: is neither auto nor a number of devices: found 'many'",
+        "ckpt.yaml:16: watch.every: '0s' is not an age such as 90s, 30m, 12h, 7d or 2w",
+        "ckpt.yaml:18: notifications.0 needs one of webhook and block",
+        "ckpt.yaml:18: notifications.0.alerts.0: Input should be 'stalled', 'damaged', 'failed', 'refused' or "
+        "'crashed': found 'falled'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the document: Input should be a valid dictionary"),
+        ("- 1", "the document: Input should be a valid dictionary"),
+        ("name: 7", "name: Input should be a valid string: found 7"),
+        (SMALLEST + "? [1, 2]\n: 3\n", "not a YAML document"),
+        (SMALLEST + "stall: 0000-99-99\n", "not a YAML document"),
+        ("a: [", "line 1, column 5: expected the node content"),
+        ("\x00", "not a YAML document"),
+        (SMALLEST + "checks: {smoke: nothing}\n", "ckpt.yaml:4: checks.smoke: not a function"),
+        (SMALLEST + "server: {url: here}\n", "server.url: is no http:// or https:// address"),
+        (SMALLEST + "limits: {merges: 0}\n", "limits.merges: Input should be greater than 0"),
+        (SMALLEST + "sources: []\n", "sources is given twice"),
+        ("name: a\nregistry: r\nsources: []\n", "ckpt.yaml:3: sources: Tuple should have at least 1 item"),
+        (SMALLEST + "checks: {depp: 1}\n", "ckpt.yaml:4: checks.depp is not known; did you mean deep?"),
+        (
+            "name: a\nregistry: r\nsources: [{path: p, zzz: 1}]\n",
+            "sources.0.zzz is not known; known here: alias, attach",
+        ),
+    ],
+)
+def test_what_no_file_may_say(tmp_path: Path, text: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = ckpt(capfd, "check", written(tmp_path, text))
+    assert (outcome.status, outcome.stdout) == (1, "")
+    assert said in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = ckpt(capfd, "check", tmp_path / "ckpt.yaml")
+    assert (outcome.status, outcome.stderr) == (
+        1,
+        f"ckpt: cannot read {tmp_path}/ckpt.yaml: No such file or directory\n",
+    )
+
+
+def test_init_writes_a_file_that_check_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ckpt(capfd, "init", LLAMA_RUN, "--name", "llama").status == 0
+    outcome = ckpt(capfd, "check", "--json")
+    document = json.loads(outcome.stdout)
+    assert document["pipeline"]["sources"][0]["path"] == str(LLAMA_RUN)
+    assert document["pipeline"]["sources"][0]["component"] == "model_state"
+    assert "prefixes: [lm_head, model]" in Path("ckpt.yaml").read_text()
+    again = ckpt(capfd, "init", LLAMA_RUN, "--name", "llama")
+    assert (again.status, "exists already" in again.stderr) == (1, True)
+
+
+def test_what_init_comments_out_is_right_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ckpt(capfd, "init", LLAMA_RUN, "--name", "it's: llama")
+    lines = Path("ckpt.yaml").read_text().splitlines()[2:]
+    without = "\n".join(line.replace("# ", "", 1) if line.lstrip().startswith("# ") else line for line in lines)
+    shown = yaml.safe_load(without)
+    assert {"gpu", "retention", "notifications", "server"} <= shown.keys()
+    for source in shown["sources"]:
+        source.pop("expectations", None)  # there is no such file
+    Path("all.yaml").write_text(yaml.safe_dump(shown))
+    assert read_config("all.yaml").names == ("it's: llama", "it's: llama-ema")
+
+
+def test_only_the_commands_that_need_it_import_pydantic() -> None:
+    script = "import ckptcore.cli, sys; sys.exit('pydantic' in sys.modules or 'prefect' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)
