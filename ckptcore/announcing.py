@@ -113,7 +113,7 @@ def write_mark(path: str, unique_id: int, rank: int | None = None) -> Mark:
     # Without the lock first, or a thousand ranks would queue for it only to find the mark of the quickest.
     if (announced := _announced(directory, unique_id)) is not None:
         return Mark(announced, is_new=False)
-    event = _event(directory, unique_id, rank)
+    event = event_of(directory, unique_id, rank)
     with _locked(_lock_path(directory, unique_id)):
         if (announced := _announced(directory, unique_id)) is not None:
             return Mark(announced, is_new=False)
@@ -130,7 +130,7 @@ def current_event(path: str, unique_id: int) -> dict[str, Any] | None:
         rank = event["payload"]["rank"]
         if rank is not None:
             rank = operator.index(rank)
-        return event if _event(directory, unique_id, rank)["id"] == event["id"] else None
+        return event if event_of(directory, unique_id, rank)["id"] == event["id"] else None
     except (
         OSError,
         ValueError,
@@ -209,7 +209,7 @@ class _Work(threading.Thread):
         except OSError as error:
             _log.warning("%s: no mark is written: %s", self.name, error)
             # Without a mark ranks cannot know of each other, and one event from each of a thousand is worse than none.
-            return _event(os.path.realpath(path), unique_id, rank) if rank in (None, 0) else None
+            return event_of(os.path.realpath(path), unique_id, rank) if rank in (None, 0) else None
         self.is_marked = True
         # The announcer that calls again may do so because its event was lost; other ranks have nothing to add.
         return mark.event if mark.is_new or mark.event["payload"]["rank"] == rank else None
@@ -239,7 +239,7 @@ def _announced(directory: str, unique_id: int) -> dict[str, Any] | None:
     return None
 
 
-def _event(directory: str, unique_id: int, rank: int | None) -> dict[str, Any]:
+def event_of(directory: str, unique_id: int, rank: int | None) -> dict[str, Any]:
     """The event as Prefect's API takes it. ``payload.stamp`` is of that rank's file, or of all where it has none."""
     names = _names(directory, unique_id)
     own = [name for name in names if rank is not None and name.startswith(f"{rank}_")]

@@ -460,7 +460,7 @@ def test_the_recipe_for_curl_makes_the_same_event(tmp_path: Path, receiver: Rece
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     [(path, _, [event])] = receiver.requests
     assert path == "/api/events"
-    ours = announcing._event(str(directory), 3, 0)
+    ours = announcing.event_of(str(directory), 3, 0)
     assert event | {"occurred": ""} == ours | {"occurred": ""}
     assert current_event(str(directory), 3) == event
     assert len(event["occurred"]) == len(ours["occurred"])

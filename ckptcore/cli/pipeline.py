@@ -48,3 +48,26 @@ def check(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
     typer.echo(f"{config}: the pipeline {pipeline.name} would")
     for line in intentions(pipeline):
         typer.echo(f"  {line}")
+
+
+@app.command()
+def watch(
+    config: Config = DEFAULT_CONFIG,
+    once: Annotated[
+        bool, typer.Option("--once", help="Look until all that is there is judged, then end; for a cron job.")
+    ] = False,
+) -> None:
+    """Watch the sources of a ckpt.yaml, and announce each version when it is written and whole.
+
+    For trainers that announce nothing. Marks and events are those of ckpt announce; ckpt up watches by itself.
+    """
+    import signal
+    import threading
+
+    from ckptcore.config import read_config
+    from ckptcore.pipeline_watching import watch_pipeline
+
+    pipeline, stop = read_config(config), threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    watch_pipeline(pipeline, stop, tell=typer.echo, once=once)

@@ -141,6 +141,10 @@ class RunMarks:
             done = done or listing.is_marked_done
         return cls(signals, done)
 
+    def with_those_of(self, listing: Listing) -> RunMarks:
+        """These and the marks of one more step."""
+        return RunMarks(self.saved_signals or bool(listing.saved_ranks), self.checkpoint_done or listing.is_marked_done)
+
 
 @dataclass(frozen=True, slots=True)
 class Version:
