@@ -25,9 +25,17 @@ from ckptcore.errors import (
 from ckptcore.gates import pass_gate, require_ready
 from ckptcore.leasing import lease
 from ckptcore.merging import check_space, ignore_progress, write_output
-from ckptcore.registry import Shelf, history_of, is_release, make_shelf, move_alias, shelf_of
+from ckptcore.registry import Shelf, history_of, is_release, make_shelf, move_alias, pointed_to, record, shelf_of
 from ckptcore.rules.gates import Gate, GateReport, Signature
-from ckptcore.rules.manifest import MANIFEST_NAME, UNLISTED, FileRecord, Manifest, release_identity
+from ckptcore.rules.manifest import (
+    MANIFEST_NAME,
+    UNLISTED,
+    FileRecord,
+    Manifest,
+    SourceRecord,
+    is_earlier,
+    release_identity,
+)
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.release import DEFAULT_ALIAS, check_alias, check_name, is_published, release_name
 from ckptcore.storage.commit import locked, sync_directory, write_file
@@ -50,7 +58,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A visible release; ``alias`` points to it. ``did_work`` is False where all of it stood already.
+    """A visible release; ``alias`` points to it, or is "" where it was left behind. ``did_work`` is False where all of it stood already.
 
     ``gates`` is what was passed on the way.
     """
@@ -163,10 +171,14 @@ def _kept(shelf: Shelf, staged: Staged) -> Iterator[Path]:
         yield Path(staged.path)
 
 
-def publish_staged(staged: Staged, *, alias: str = DEFAULT_ALIAS, flow_run: str = "", reason: str = "") -> Published:
+def publish_staged(
+    staged: Staged, *, alias: str = DEFAULT_ALIAS, flow_run: str = "", reason: str = "", only_forward: bool = False
+) -> Published:
     """Make a staged release visible in one rename, then move ``alias`` to it in another, then record the act.
 
-    Killed anywhere between, the same call finishes what is left; called again, it does nothing.
+    With ``only_forward`` the alias stays where it names a later version of the same run, so that what is published
+    late does not take its place. Killed anywhere between, the same call finishes what is left; called again, it does
+    nothing.
     """
     shelf = shelf_of(staged.registry, staged.name)
     check_alias(alias)
@@ -179,11 +191,27 @@ def publish_staged(staged: Staged, *, alias: str = DEFAULT_ALIAS, flow_run: str 
             with held(Path(staged.path)):
                 commit(Path(staged.path), target, overwrite=False)
             did_work = True
-        if did_work or not is_published(history_of(shelf), staged.release, alias):
+        history = history_of(shelf)
+        if did_work or not is_published(history, staged.release, alias):
             forget(shelf.staging(staged.release))
-            move_alias(shelf, "publish", alias, staged.release, flow_run=flow_run, reason=reason)
-            did_work = True
+            source = read_manifest(target).source
+            moves = not (only_forward and _is_behind(shelf, alias, source))
+            if moves:
+                fingerprint = source.fingerprint
+                move_alias(
+                    shelf, "publish", alias, staged.release, flow_run=flow_run, reason=reason, source=fingerprint
+                )
+                did_work = True
+            elif did_work or not is_published(history, staged.release, ""):
+                record(shelf, "publish", staged.release, flow_run=flow_run, reason=reason, source=source.fingerprint)
+                did_work = True
+            alias = alias if moves else ""
     return Published(staged.registry, staged.name, staged.release, str(target), alias, did_work)
+
+
+def _is_behind(shelf: Shelf, alias: str, source: SourceRecord) -> bool:
+    current = shelf.release(pointed_to(shelf, alias) or ".")
+    return is_release(current) and is_earlier(source, read_manifest(current).source)
 
 
 def publish(

@@ -158,7 +158,15 @@ def history_of(shelf: Shelf) -> tuple[Act, ...]:
 
 
 def record(
-    shelf: Shelf, act: str, release: str, *, alias: str = "", previous: str = "", flow_run: str = "", reason: str = ""
+    shelf: Shelf,
+    act: str,
+    release: str,
+    *,
+    alias: str = "",
+    previous: str = "",
+    flow_run: str = "",
+    reason: str = "",
+    source: str = "",
 ) -> None:
     """Append an act to the history, with who, where and when. The caller holds the lock."""
     entry = Act(
@@ -171,11 +179,14 @@ def record(
         host=socket.gethostname(),
         flow_run=flow_run,
         reason=reason,
+        source=source,
     )
     append_line(shelf.history, entry.to_line())
 
 
-def move_alias(shelf: Shelf, act: str, alias: str, release: str, *, flow_run: str = "", reason: str = "") -> None:
+def move_alias(
+    shelf: Shelf, act: str, alias: str, release: str, *, flow_run: str = "", reason: str = "", source: str = ""
+) -> None:
     """Point ``alias`` to ``release`` in one step and record it as ``act``. The caller holds the lock."""
     previous = pointed_to(shelf, alias)
     history = history_of(shelf)  # one that cannot be read cannot be added to either
@@ -183,7 +194,7 @@ def move_alias(shelf: Shelf, act: str, alias: str, release: str, *, flow_run: st
         # Whoever moved it was killed before it was recorded: this finishes that act, and records what was before it.
         previous = next((act.release for act in reversed(history) if act.alias == alias), "")
     point_symlink(shelf.alias(alias), f"{RELEASES}/{release}")
-    record(shelf, act, release, alias=alias, previous=previous, flow_run=flow_run, reason=reason)
+    record(shelf, act, release, alias=alias, previous=previous, flow_run=flow_run, reason=reason, source=source)
 
 
 def resolve(registry: str | os.PathLike[str], reference: str) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import re
 import reprlib
 from collections.abc import Mapping
@@ -130,6 +131,22 @@ class Manifest:
             "flow_run": self.flow_run,
             "created_at": self.created_at,
         }
+
+
+def is_earlier(source: SourceRecord, other: SourceRecord) -> bool:
+    """Whether ``source`` is a version before ``other`` of the same run: a lower step, or the same and a lower id."""
+    if source.component != other.component or _run(source) != _run(other):
+        return False
+    return (-1 if source.step is None else source.step, source.unique_id) < (
+        -1 if other.step is None else other.step,
+        other.unique_id,
+    )
+
+
+def _run(source: SourceRecord) -> str:
+    """The directory of the run: above that of the component, where there is one, and of the step."""
+    path = posixpath.dirname(source.path) if source.component is not None else source.path
+    return path if source.step is None else posixpath.dirname(path)
 
 
 def release_identity(plan_digest: str, attachments: tuple[FileRecord, ...]) -> str:

@@ -105,6 +105,8 @@ class Act:
     host: str = ""
     flow_run: str = ""
     reason: str = ""
+    source: str = ""
+    """The fingerprint of what a published release was made from."""
 
     def to_line(self) -> bytes:
         document = {field: getattr(self, field) for field in self.__slots__ if getattr(self, field)}

@@ -1,0 +1,62 @@
+"""What to do about a version that has no release: try, try again, or leave it alone.
+
+Pure: what was tried comes as data. Finding the versions is ``reconciling``'s, asking the server the flow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ckptcore.rules.release import Act, parse_release_name
+
+MOST_ATTEMPTS = 6
+FIRST_PAUSE_S = 60.0
+_GROWTH = 4.0
+
+
+class Outcome(StrEnum):
+    """How one try to publish a version went."""
+
+    UNDERWAY = "underway"
+    REFUSED = "refused"
+    """The version, the release or the request is at fault, or somebody cancelled it."""
+    BROKEN = "broken"
+    """The file system, a full disk, a killed process: the same may succeed later."""
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """``ended_at`` in seconds since 1970, None while it is under way."""
+
+    outcome: Outcome
+    ended_at: float | None = None
+
+
+def next_attempt(attempts: Sequence[Attempt], now: float) -> int | None:
+    """The number of the try that is due now, from 1; None where none is.
+
+    What was refused would be refused again, since the bytes are the same. What broke is tried again, later each time.
+    """
+    if any(attempt.outcome in (Outcome.UNDERWAY, Outcome.REFUSED) for attempt in attempts):
+        return None
+    if len(attempts) >= MOST_ATTEMPTS:
+        return None
+    if attempts:
+        pause_s = FIRST_PAUSE_S * _GROWTH ** (len(attempts) - 1)
+        last = max(attempt.ended_at or 0.0 for attempt in attempts)
+        if now - last < pause_s:
+            return None
+    return len(attempts) + 1
+
+
+Made = tuple[int | None, int, str]
+"""What a release was made from: step, unique_id, and the fingerprint of the files."""
+
+
+def ever_published(history: Iterable[Act]) -> frozenset[Made]:
+    """What was ever published, also where the release was pruned since: that was meant."""
+    acts = ((parse_release_name(act.release), act) for act in history if act.act == "publish" and act.source)
+    return frozenset((name.step, name.unique_id, act.source) for name, act in acts if name is not None)

@@ -1,0 +1,40 @@
+"""Which versions without a release are tried, and how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckptcore.rules.reconciling import MOST_ATTEMPTS, Attempt, Outcome, ever_published, next_attempt
+from ckptcore.rules.release import Act
+
+BROKEN = Attempt(Outcome.BROKEN, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "now", "expected"),
+    [
+        ([], 0.0, 1),
+        ([Attempt(Outcome.UNDERWAY)], 1e9, None),
+        ([Attempt(Outcome.REFUSED, 0.0)], 1e9, None),
+        ([BROKEN], 1059.0, None),
+        ([BROKEN], 1060.0, 2),
+        ([BROKEN, BROKEN], 1239.0, None),
+        ([BROKEN, BROKEN], 1240.0, 3),
+        ([BROKEN, Attempt(Outcome.UNDERWAY)], 1e9, None),
+        ([BROKEN] * MOST_ATTEMPTS, 1e9, None),
+        ([Attempt(Outcome.DONE, 0.0)], 1e9, 2),  # and its release is gone without a prune
+    ],
+)
+def test_the_next_attempt(attempts: list[Attempt], now: float, expected: int | None) -> None:
+    assert next_attempt(attempts, now) == expected
+
+
+def test_what_was_published_stays_so_when_it_is_pruned() -> None:
+    history = [
+        Act("t", "publish", "step-1_id-0_0123456789ab", source="f1"),
+        Act("t", "prune", "step-1_id-0_0123456789ab"),
+        Act("t", "publish", "id-2_0123456789ab", source="f2"),
+        Act("t", "publish", "step-3_id-0_0123456789ab"),  # by a version that did not record it
+        Act("t", "promote", "step-4_id-0_0123456789ab", source="f4"),
+    ]
+    assert ever_published(history) == {(1, 0, "f1"), (None, 2, "f2")}
