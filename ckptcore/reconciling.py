@@ -23,15 +23,12 @@ from ckptcore.verifying import verify_listed
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """A version without a release, its state, and what identifies its bytes."""
+    """A version without a release, its state, the digest of all files of its id, and the key of publishing it."""
 
     version: Version
     state: VersionState
     fingerprint: str
-
-    @property
-    def key(self) -> str:
-        return version_key(self.version.directory, self.version.unique_id, self.fingerprint)
+    key: str
 
 
 def outstanding(
@@ -49,10 +46,10 @@ def outstanding(
         verified = verify_listed(version, directories)
         if verified.located is not None:
             # Rank files that the metadata does not name are no part of a version, which only the metadata shows.
-            digest = verified.located.fingerprint.digest
-            if (version.step, version.unique_id, digest) in published:
+            if (version.step, version.unique_id, verified.located.fingerprint.digest) in published:
                 continue
-        yield Outstanding(version, verified.report.state, digest)
+        key = version_key(name, version.directory, version.unique_id, digest)
+        yield Outstanding(version, verified.report.state, digest, key)
 
 
 def fingerprint_of(version: Version, directories: Directories) -> str:

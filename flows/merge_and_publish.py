@@ -9,21 +9,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from prefect import flow
+from prefect import State, flow
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from pydantic import AfterValidator, Field
 
+from ckptcore.errors import CheckpointError, VersionIncomplete
 from ckptcore.expecting import read_expectations
 from ckptcore.gates import require_ready
 from ckptcore.mappings import mapping
 from ckptcore.publishing import Published
+from ckptcore.reconciling import fingerprint_of
 from ckptcore.rules.gates import DEFAULT_SMOKE_SECONDS, GateOptions, check_function
 from ckptcore.rules.output_layout import OutputLayout
+from ckptcore.rules.pipeline import version_key, version_tag
 from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.sizes import parse_size
+from ckptcore.rules.versions import Version
+from ckptcore.storage.local import Directories
 from tasks.detect import detect
+from tasks.ending import ended_by, too_early
+from tasks.exclusively import alone_with
 from tasks.gate import gate
 from tasks.merge import merge
 from tasks.plan import plan
@@ -67,7 +74,10 @@ def merge_and_publish(
     hf: str | None = None,
     dtype: str | None = None,
     keep_dtype: tuple[str, ...] = (),
-) -> Published:
+    deep: bool = False,
+    only_forward: bool = False,
+    patience_seconds: Annotated[float, Field(ge=0)] = 0.0,
+) -> Published | State[Any]:
     """Publish a version of a training run as a release of a name. Where that release stands already, nothing is done.
 
     Whatever refuses it fails the run, with every issue in its message, and leaves nothing visible that was not before.
@@ -95,24 +105,36 @@ def merge_and_publish(
         hf: The directory of the Hugging Face model whose configuration and tokenizer go into the release.
         dtype: Round every float tensor to this dtype.
         keep_dtype: But not the tensors whose names match one of these globs.
+        deep: Read every payload of the source too: replicas, NaN and Inf.
+        only_forward: Leave the alias where it names a later version of the same run.
+        patience_seconds: How long to wait for a version that is not whole yet; then the run ends well, as `NotYet`.
     """
     gates = GateOptions(check is not None, smoke, smoke_timeout_seconds, sign_key).gates()
-    require_ready(gates)
-    expectations = read_expectations(None if expect is None else Path(expect))
-    version = detect(source, component, step, unique_id)
-    _name_this_run(f"{name}: {version.label}")
-    verify(version)
-    selection = Selection(prefixes, keep_prefix, include, exclude)
-    laid_out = OutputLayout(None if layout_map is None else mapping(layout_map), hf, dtype, keep_dtype)
-    planned = plan(version, selection, parse_size(max_shard_size), laid_out)
-    staged = merge(planned, registry, name, attach)
-    if not staged.already_published:
-        validate(staged, expectations)
-    passed = gate(staged, gates, alias) if gates else ()
-    return publish(staged, alias).after(passed)
+    try:
+        require_ready(gates)
+        expectations = read_expectations(None if expect is None else Path(expect))
+        version = detect(source, component, step, unique_id, patience_seconds)
+        _name_this_run(name, version)
+        with alone_with(version, name):
+            verify(version, deep)
+            selection = Selection(prefixes, keep_prefix, include, exclude)
+            laid_out = OutputLayout(None if layout_map is None else mapping(layout_map), hf, dtype, keep_dtype)
+            planned = plan(version, selection, parse_size(max_shard_size), laid_out)
+            staged = merge(planned, registry, name, attach)
+            if not staged.already_published:
+                validate(staged, expectations)
+            passed = gate(staged, gates, alias) if gates else ()
+            return publish(staged, alias, only_forward=only_forward).after(passed)
+    except VersionIncomplete as refusal:
+        if patience_seconds:
+            return too_early(refusal)
+        raise
+    except CheckpointError as refusal:
+        return ended_by(refusal)
 
 
-def _name_this_run(text: str) -> None:
-    """Name the flow run by its version, which is known only once it is detected."""
+def _name_this_run(name: str, version: Version) -> None:
+    """Name the flow run by its version, which is known only once it is detected, and tag it, to be found by it."""
+    key = version_key(name, version.directory, version.unique_id, fingerprint_of(version, Directories()))
     with get_client(sync_client=True) as client:
-        client.update_flow_run(flow_run.id, name=text)
+        client.update_flow_run(flow_run.id, name=f"{name}: {version.label}", tags={*flow_run.tags, version_tag(key)})

@@ -17,9 +17,12 @@ from tasks.lifecycle_task import lifecycle_task
 
 
 @lifecycle_task
-def publish(staged: Staged, alias: str = DEFAULT_ALIAS, reason: str = "") -> Published:
-    """The published release, shown as a page. Where it stands already, nothing is done."""
-    published = publish_staged(staged, alias=alias, flow_run=str(flow_run.id or ""), reason=reason)
+def publish(staged: Staged, alias: str = DEFAULT_ALIAS, reason: str = "", only_forward: bool = False) -> Published:
+    """The published release, shown as a page. Where it stands already, nothing is done; with ``only_forward`` the alias
+    stays where it names a later version."""
+    published = publish_staged(
+        staged, alias=alias, flow_run=str(flow_run.id or ""), reason=reason, only_forward=only_forward
+    )
     done = "published" if published.did_work else "is published already:"
     get_run_logger().info("%s %s@%s at %s", done, published.name, published.release, published.path)
     manifest = read_manifest(Path(published.path))
@@ -36,7 +39,7 @@ def release_page(published: Published, manifest: Manifest) -> Iterator[str]:
     source = manifest.source
     facts = {
         "path": published.path,
-        "alias": published.alias,
+        "alias": published.alias or None,
         "made from": source.path,
         "step": source.step,
         "unique_id": source.unique_id,

@@ -7,7 +7,15 @@ from typing import Any
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.tasks import Task
 
-from ckptcore.errors import CheckpointError, StorageError
+from ckptcore.errors import (
+    Busy,
+    CheckpointError,
+    DeviceFailed,
+    NotEnoughSpace,
+    SourceChanged,
+    StorageError,
+    VersionIncomplete,
+)
 
 RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
 """Half a minute in all: a network file system that fails over takes seconds."""
@@ -21,6 +29,12 @@ def is_io_fault(error: object) -> bool:
     if isinstance(error, CheckpointError):
         return isinstance(error, StorageError)
     return isinstance(error, OSError)
+
+
+def is_final(error: object) -> bool:
+    """Whether the same request for the same bytes would be refused again, however much later."""
+    passing = (Busy, DeviceFailed, NotEnoughSpace, SourceChanged, StorageError, VersionIncomplete)
+    return isinstance(error, CheckpointError) and not isinstance(error, passing)
 
 
 def retry_io_faults(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG001 - Prefect's signature

@@ -12,29 +12,36 @@ import re
 
 from ckptcore.rules.retention import parse_age
 
+MERGE_LIMITS = "merge:"
+"""How the names of all those limits begin."""
+
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#L?]+")
 
 
-def version_key(directory: str, unique_id: int, fingerprint: str) -> str:
-    """Names one save of one version: its place (run, step and component are in it), its id and the digest of its files.
+def version_key(name: str, directory: str, unique_id: int, fingerprint: str) -> str:
+    """Names the work of publishing one save of one version under ``name``: the version's place (run, step and component
+    are in it), its id and the digest of its files.
 
     A save that overwrites it in place has another digest, and so another key.
     """
-    record = json.dumps([directory, unique_id, fingerprint], ensure_ascii=True)
-    return hashlib.sha256(record.encode()).hexdigest()[:24]
+    return _digest(name, directory, unique_id, fingerprint)
 
 
 def version_tag(key: str) -> str:
-    """The tag of every flow run that works on the version."""
+    """The tag of every flow run that does the work of the key."""
     return f"ckpt-version:{key}"
 
 
-def merge_limit(directory: str, unique_id: int) -> str:
+def merge_limit(name: str, directory: str, unique_id: int) -> str:
     """The global concurrency limit that lets one flow at a time merge a version, wherever in a cluster it runs.
 
     It names the place, not the save: what is overwritten while it is merged must not be merged twice at once.
     """
-    return f"merge:{hashlib.sha256(f'{directory}/{unique_id}'.encode(errors='surrogatepass')).hexdigest()[:24]}"
+    return f"{MERGE_LIMITS}{_digest(name, directory, unique_id)}"
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()[:24]
 
 
 def gpu_limit(host: str) -> str:

@@ -1,0 +1,45 @@
+"""Post-training: the last version of each source becomes a candidate, and what is no longer needed goes."""
+
+from __future__ import annotations
+
+from prefect import State, flow
+from prefect.artifacts import create_markdown_artifact
+
+from ckptcore.errors import CheckpointError
+from ckptcore.pipeline import Pipeline
+from ckptcore.publishing import Published
+from flows.merge_and_publish import merge_and_publish
+from flows.parameters import merge_parameters
+from tasks.artifacts import artifact_key, cell
+from tasks.ending import ended_by
+from tasks.prune import prune
+
+CANDIDATE = "candidate"
+
+
+@flow(name="post-training", flow_run_name="{pipeline.name}: post-training")
+def post_training(pipeline: Pipeline, alias: str = CANDIDATE) -> list[Published] | State[CheckpointError]:
+    """Publish the newest complete version of every source as candidate, prune, and report.
+
+    Args:
+        pipeline: The pipeline as its file describes it.
+        alias: The alias that the releases get.
+    """
+    published: list[Published] = []
+    try:
+        for source in pipeline.sources:
+            parameters = merge_parameters(pipeline, source) | {"alias": alias, "only_forward": False}
+            published.append(merge_and_publish(**parameters))
+        if pipeline.retention.rules():
+            for name in pipeline.names:
+                prune(pipeline.registry, name, pipeline.retention.rules(), False, f"post-training of {pipeline.name}")
+    except CheckpointError as refusal:
+        return ended_by(refusal)
+    _report(pipeline, published)
+    return published
+
+
+def _report(pipeline: Pipeline, published: list[Published]) -> None:
+    rows = [f"| {cell(f'{each.name}@{each.alias}')} | {cell(each.release)} | {each.did_work} |" for each in published]
+    page = [f"# {cell(pipeline.name)}", "", "| name | release | new |", "|---|---|---|", *rows]
+    create_markdown_artifact("\n".join(page), key=artifact_key("post-training", pipeline.name))

@@ -1,0 +1,33 @@
+"""Prune: remove what the pipeline's rules of retention do not keep."""
+
+from __future__ import annotations
+
+from prefect import State, flow
+
+from ckptcore.errors import CheckpointError, ReleaseNotFound
+from ckptcore.pipeline import Pipeline
+from ckptcore.retaining import Pruned
+from tasks.ending import ended_by
+from tasks.prune import prune as prune_name
+
+
+@flow(name="prune", flow_run_name="{pipeline.name}: prune")
+def prune(pipeline: Pipeline, dry_run: bool = False) -> dict[str, Pruned] | State[CheckpointError]:
+    """Remove the releases that no rule keeps, of each name of the pipeline that has any.
+
+    Args:
+        pipeline: The pipeline as its file describes it.
+        dry_run: Show what would go, and remove nothing.
+    """
+    pruned: dict[str, Pruned] = {}
+    try:
+        for name in pipeline.names:
+            try:
+                pruned[name] = prune_name(
+                    pipeline.registry, name, pipeline.retention.rules(), dry_run, f"retention of {pipeline.name}"
+                )
+            except ReleaseNotFound:
+                continue  # nothing is published yet
+    except CheckpointError as refusal:
+        return ended_by(refusal)
+    return pruned

@@ -1,0 +1,148 @@
+"""Catch up: start a run for each version that has no release, the oldest first, as far as there is room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.logging import get_run_logger
+from prefect.settings import PREFECT_API_URL
+
+from ckptcore.events import damaged_event, send
+from ckptcore.pipeline import Pipeline, SourceSettings
+from ckptcore.reconciling import Outstanding, outstanding
+from ckptcore.rules.pipeline import MERGE_LIMITS, version_tag
+from ckptcore.rules.reconciling import Attempt, Outcome, next_attempt
+from ckptcore.rules.versions import StateKind
+from tasks.artifacts import Row, artifact_key, show_table
+from tasks.ending import REFUSED
+from tasks.lifecycle_task import lifecycle_task
+
+_UNDERWAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
+_LIMITS_A_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """What one look at a source led to, by the labels of versions: runs started, and what is left for which reason."""
+
+    started: tuple[str, ...] = ()
+    held_back: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+
+
+@lifecycle_task
+def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> CaughtUp:
+    """Start runs of the deployment for what the source holds and no release was made from.
+
+    As many runs wait or work at a time as the pipeline allows; the rest waits for the next call. A version that was
+    refused is left alone, one that broke is tried again, later each time.
+    """
+    name, logger = pipeline.name_of(source), get_run_logger()
+    started, held_back, incomplete, damaged = list[str](), list[str](), list[str](), list[str]()
+    with get_client(sync_client=True) as client:
+        deployment_id = client.read_deployment_by_name(deployment).id
+        room = pipeline.limits.queued - _underway(client, deployment_id)
+        for found in outstanding(source.path, source.component, pipeline.registry, name):
+            label = found.version.label
+            match found.state.kind:
+                case StateKind.INCOMPLETE:
+                    incomplete.append(label)
+                case StateKind.DAMAGED:
+                    damaged.append(label)
+                    _tell_damaged(found)
+                case StateKind.COMPLETE:
+                    attempt = next_attempt(_attempts(client, found.key), time.time()) if room > 0 else None
+                    if attempt is None:
+                        held_back.append(label)
+                        continue
+                    _start(client, deployment_id, found, attempt)
+                    started.append(label)
+                    room -= 1
+            if room <= 0:
+                break  # the oldest come first: what is newer can wait to be looked at
+    caught_up = CaughtUp(tuple(started), tuple(held_back), tuple(incomplete), tuple(damaged))
+    logger.info("%s: %d run(s) started, %d version(s) held back", source.path, len(started), len(held_back))
+    show_table(artifact_key("reconcile", name), _rows(caught_up), f"{source.path}: {len(started)} run(s) started")
+    return caught_up
+
+
+def _underway(client: SyncPrefectClient, deployment_id: UUID) -> int:
+    runs = client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNDERWAY))),
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment_id])),
+    )
+    return len(runs)
+
+
+def _attempts(client: SyncPrefectClient, key: str) -> list[Attempt]:
+    tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[version_tag(key)]))
+    return [_attempt(run) for run in client.read_flow_runs(flow_run_filter=tagged)]
+
+
+def _attempt(run: FlowRun) -> Attempt:
+    state = run.state
+    if state is None or not state.is_final():
+        return Attempt(Outcome.UNDERWAY)
+    ended_at = state.timestamp.timestamp()
+    if state.is_cancelled() or state.name == REFUSED:
+        return Attempt(Outcome.REFUSED, ended_at)
+    return Attempt(Outcome.DONE if state.is_completed() else Outcome.BROKEN, ended_at)
+
+
+def _start(client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, attempt: int) -> None:
+    version = found.version
+    client.create_flow_run_from_deployment(
+        deployment_id,
+        parameters={"source": version.directory, "unique_id": version.unique_id},
+        tags=[version_tag(found.key)],
+        name=version.label,
+        # Two reconciles at once, or one that is tried again, start one run.
+        idempotency_key=f"{found.key}-{attempt}",
+    )
+
+
+def _tell_damaged(found: Outstanding) -> None:
+    """The event whose id is the same for the same bytes, so that one alert is raised."""
+    url = PREFECT_API_URL.value()
+    if url:
+        send(damaged_event(found.version, found.fingerprint, found.state.reasons), url)
+
+
+def _rows(caught_up: CaughtUp) -> Iterator[Row]:
+    for kind in ("started", "held_back", "incomplete", "damaged"):
+        for label in getattr(caught_up, kind):
+            yield {"kind": kind.replace("_", " "), "where": label, "finding": ""}
+
+
+@lifecycle_task
+def tidy_limits() -> int:
+    """Remove the limits of versions that nobody merges now, and say how many; one is made again when it is needed."""
+    removed = 0
+    with get_client(sync_client=True) as client:
+        limits, offset = client.read_global_concurrency_limits(limit=_LIMITS_A_PAGE), 0
+        while limits:
+            unused = [limit for limit in limits if limit.name.startswith(MERGE_LIMITS) and not limit.active_slots]
+            for limit in unused:
+                try:
+                    client.delete_global_concurrency_limit_by_name(limit.name)
+                    removed += 1
+                except ObjectNotFound:
+                    pass  # another reconcile was quicker
+            offset += len(limits) - len(unused)
+            limits = client.read_global_concurrency_limits(limit=_LIMITS_A_PAGE, offset=offset)
+    return removed

@@ -1,0 +1,27 @@
+"""How a run of the lifecycle ends that did not publish: refused for good, or too early.
+
+The state's name says which, so that whoever is alerted and whoever tries again can tell it from a fault.
+"""
+
+from __future__ import annotations
+
+from prefect import State
+from prefect.states import Completed, Failed
+
+from ckptcore.errors import CheckpointError
+from tasks.retrying import is_final
+
+REFUSED = "Refused"
+NOT_YET = "NotYet"
+
+
+def ended_by(refusal: CheckpointError) -> State[CheckpointError]:
+    """The failed state of a run that the refusal ends; raises it again where the same may be granted later."""
+    if not is_final(refusal):
+        raise refusal
+    return Failed(name=REFUSED, message=f"{type(refusal).__name__}: {refusal}", data=refusal)
+
+
+def too_early(refusal: CheckpointError) -> State[None]:
+    """The state of a run that an early announcement started: nothing is wrong, and reconcile comes back to it."""
+    return Completed(name=NOT_YET, message=f"{refusal}\nreconcile publishes it when it is whole")
