@@ -58,7 +58,8 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A visible release; ``alias`` points to it, or is "" where it was left behind. ``did_work`` is False where all of it stood already.
+    """A visible release; ``alias`` points to it, or is "" where it was left behind. ``did_work`` is False where all of
+    it stood already.
 
     ``gates`` is what was passed on the way.
     """

@@ -44,10 +44,10 @@ def outstanding(
         if (version.step, version.unique_id, digest) in published:
             continue
         verified = verify_listed(version, directories)
-        if verified.located is not None:
-            # Rank files that the metadata does not name are no part of a version, which only the metadata shows.
-            if (version.step, version.unique_id, verified.located.fingerprint.digest) in published:
-                continue
+        # Rank files that the metadata does not name are no part of a version, which only the metadata shows.
+        read = digest if verified.located is None else verified.located.fingerprint.digest
+        if (version.step, version.unique_id, read) in published:
+            continue
         key = version_key(name, version.directory, version.unique_id, digest)
         yield Outstanding(version, verified.report.state, digest, key)
 

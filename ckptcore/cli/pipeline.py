@@ -71,3 +71,49 @@ def watch(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     watch_pipeline(pipeline, stop, tell=typer.echo, once=once)
+
+
+@app.command()
+def deploy(
+    config: Config = DEFAULT_CONFIG,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the pipeline from the server; releases and records of runs stay.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make the server have what a ckpt.yaml says: deployments, schedules, triggers and alerts.
+
+    Called again it changes nothing. Workers of the pool run it: prefect worker start --pool ckpt.
+    """
+    from ckptcore.config import read_config
+
+    pipeline = read_config(config)
+    from flows.configuring import configure
+
+    configure(pipeline)
+    from flows.deploying import deploy as deploy_pipeline
+    from flows.deploying import undeploy
+
+    working_directory = str(config.resolve().parent)
+    deployed = undeploy(pipeline.name) if remove else deploy_pipeline(pipeline, working_directory)
+    if as_json:
+        print_json(deployed.to_json())
+        return
+    for what, names in deployed.to_json().items():
+        for name in names:
+            typer.echo(f"{what:<8} {name}")
+    if deployed.is_unchanged:
+        typer.echo("nothing to change")
+
+
+@app.command()
+def up(config: Config = DEFAULT_CONFIG) -> None:
+    """Run the pipeline of a ckpt.yaml: server, deployments, worker and watcher, until Ctrl-C or SIGTERM.
+
+    Without server.url and PREFECT_API_URL it starts Prefect's server, on SQLite, in a directory that it prints. Nothing
+    is sent anywhere.
+    """
+    from ckptcore.config import read_config
+    from flows.up import up as run_pipeline
+
+    run_pipeline(read_config(config), config, lambda line: typer.echo(line))

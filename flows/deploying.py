@@ -1,0 +1,259 @@
+"""Deploy: make a server have what a pipeline's file says, no less and no more.
+
+Deployments, automations, the work pool and the webhooks of alerts. What is there already and the same is left as it is,
+so that a second call changes nothing; what the pipeline had and its file no longer says is removed. Other pipelines of
+the same server are left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from prefect import Flow
+from prefect.blocks.webhook import Webhook
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+from prefect.events.actions import ActionTypes, CallWebhook, SendNotification
+from prefect.events.schemas.automations import Automation, AutomationCore
+from prefect.exceptions import ObjectNotFound
+from prefect.flows import load_flow_from_entrypoint
+from prefect.utilities.callables import parameter_schema
+from pydantic import SecretStr
+
+from ckptcore.errors import InvalidConfig
+from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline, as_document
+from ckptcore.rules.pipeline import parse_interval, pipeline_tag
+from flows.automations import HEARTBEAT_SECONDS, alert_body, alert_text, automations_of, name_prefix
+from flows.names import AUDIT, ENTRYPOINTS, MERGE, POST_TRAINING, PRUNE, RECONCILE
+from flows.parameters import merge_parameters
+
+_DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
+_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A deployment as it should be. ``when`` is the text of the schedule, None for none."""
+
+    flow: str
+    name: str
+    parameters: Mapping[str, Any]
+    when: str | None = None
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.flow}/{self.name}"
+
+
+@dataclass(slots=True)
+class Deployed:
+    """What a call changed, by name; all empty where the server had everything already."""
+
+    made: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+
+    @property
+    def is_unchanged(self) -> bool:
+        return not (self.made or self.changed or self.removed)
+
+    def to_json(self) -> dict[str, list[str]]:
+        return {"made": self.made, "changed": self.changed, "removed": self.removed}
+
+
+def deployments_of(pipeline: Pipeline) -> Iterator[Wanted]:
+    """One for each source, and one for each flow that looks after all of them; without a schedule to be run by hand."""
+    for source in pipeline.sources:
+        yield Wanted(MERGE, pipeline.name_of(source), merge_parameters(pipeline, source))
+    document, schedule = {"pipeline": as_document(pipeline)}, pipeline.schedule
+    yield Wanted(RECONCILE, pipeline.name, document, schedule.reconcile)
+    yield Wanted(POST_TRAINING, pipeline.name, document, schedule.post_training)
+    yield Wanted(AUDIT, pipeline.name, document, schedule.audit)
+    if pipeline.retention.rules():
+        yield Wanted(PRUNE, pipeline.name, document, schedule.prune)
+
+
+def deploy(pipeline: Pipeline, working_directory: str) -> Deployed:
+    """Make the configured server have the pipeline; what was changed. Flows run in ``working_directory``, where their
+    smoke tests are found. Raises :class:`InvalidConfig` where the server has no such notification block."""
+    deployed = Deployed()
+    with get_client(sync_client=True) as client:
+        targets = _targets(client, pipeline, deployed)
+        _ensure_pool(client, pipeline.work_pool, deployed)
+        wanted = list(deployments_of(pipeline))
+        ids = {each.full_name: _apply(client, pipeline, each, working_directory, deployed) for each in wanted}
+        _remove_deployments(client, pipeline.name, ids.keys(), deployed)
+        publishing = {each.name: ids[each.full_name] for each in wanted if each.flow == MERGE}
+        automations = list(automations_of(pipeline, publishing, targets))
+        _apply_automations(client, pipeline.name, automations, deployed)
+    return deployed
+
+
+def undeploy(name: str) -> Deployed:
+    """Remove everything that the pipeline of that name has on the configured server; its runs and releases stay."""
+    deployed = Deployed()
+    with get_client(sync_client=True) as client:
+        _apply_automations(client, name, [], deployed)
+        _remove_deployments(client, name, (), deployed)
+        _remove_webhooks(client, name, 0, deployed)
+    return deployed
+
+
+def _apply(
+    client: SyncPrefectClient, pipeline: Pipeline, wanted: Wanted, working_directory: str, deployed: Deployed
+) -> UUID:
+    job_variables = {
+        "working_dir": working_directory,
+        "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)},
+    }
+    parts = [dict(wanted.parameters), wanted.when, pipeline.work_pool, job_variables, ENTRYPOINTS[wanted.flow]]
+    flow: Flow[Any, Any] = load_flow_from_entrypoint(ENTRYPOINTS[wanted.flow], use_placeholder_flow=False)
+    schema = parameter_schema(flow.fn).model_dump_for_openapi()
+    digest = _digest(*parts, schema)
+    try:
+        existing = client.read_deployment_by_name(wanted.full_name)
+    except ObjectNotFound:
+        existing = None
+    if existing is not None and existing.version == digest:
+        return existing.id
+    (deployed.made if existing is None else deployed.changed).append(wanted.full_name)
+    return client.create_deployment(
+        flow_id=client.create_flow(flow),
+        name=wanted.name,
+        version=digest,
+        description=flow.description,
+        entrypoint=ENTRYPOINTS[wanted.flow],
+        path=working_directory,
+        parameters=dict(wanted.parameters),
+        parameter_openapi_schema=schema,
+        enforce_parameter_schema=True,
+        schedules=[DeploymentScheduleCreate(schedule=_schedule(wanted.when))] if wanted.when else [],
+        tags=["ckpt", pipeline_tag(pipeline.name)],
+        work_pool_name=pipeline.work_pool,
+        job_variables=job_variables,
+    )
+
+
+def _schedule(when: str) -> IntervalSchedule | CronSchedule:
+    interval_s = parse_interval(when)
+    return CronSchedule(cron=when) if interval_s is None else IntervalSchedule(interval=timedelta(seconds=interval_s))
+
+
+def _remove_deployments(client: SyncPrefectClient, name: str, kept: Iterable[str], deployed: Deployed) -> None:
+    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[pipeline_tag(name)]))
+    for existing in client.read_deployments(deployment_filter=tagged, limit=_PAGE):
+        full_name = f"{client.read_flow(existing.flow_id).name}/{existing.name}"
+        if full_name not in kept:
+            client.delete_deployment(existing.id)
+            deployed.removed.append(full_name)
+
+
+def _apply_automations(
+    client: SyncPrefectClient, pipeline: str, wanted: Sequence[AutomationCore], deployed: Deployed
+) -> None:
+    existing = {
+        found.name: found for found in client.read_automations() if found.name.startswith(name_prefix(pipeline))
+    }
+    for automation in wanted:
+        digest = _digest(automation.model_dump(mode="json"))
+        marked = automation.model_copy(update={"description": f"{automation.description} [{digest}]"})
+        found = existing.pop(automation.name, None)
+        if found is None:
+            client.create_automation(marked)
+            deployed.made.append(automation.name)
+            continue
+        mark = _DIGEST.search(found.description)
+        if mark is None or mark[1] != digest:
+            client.update_automation(found.id, marked)
+            deployed.changed.append(automation.name)
+    for found in existing.values():
+        client.delete_automation(found.id)
+        deployed.removed.append(found.name)
+
+
+def _automations(client: SyncPrefectClient) -> Iterator[Automation]:
+    offset = 0
+    while page := client.read_automations(limit=_PAGE, offset=offset):
+        yield from page
+        offset += len(page)
+
+
+def _ensure_pool(client: SyncPrefectClient, name: str, deployed: Deployed) -> None:
+    try:
+        client.read_work_pool(name)
+    except ObjectNotFound:
+        client.create_work_pool(WorkPoolCreate(name=name, type="process"))
+        deployed.made.append(f"work pool {name}")
+
+
+def _targets(client: SyncPrefectClient, pipeline: Pipeline, deployed: Deployed) -> dict[Alert, list[ActionTypes]]:
+    """Who is told of which alert, the webhooks of the file made as blocks of the server."""
+    targets: dict[Alert, list[ActionTypes]] = {alert: [] for alert in ALERTS}
+    webhooks = [told for told in pipeline.notifications if told.webhook is not None]
+    for number, told in enumerate(webhooks):
+        block_id = _apply_webhook(client, _webhook_name(pipeline.name, number), str(told.webhook), deployed)
+        for alert in told.alerts:
+            targets[alert].append(CallWebhook(block_document_id=block_id, payload=alert_body(alert, pipeline)))
+    _remove_webhooks(client, pipeline.name, len(webhooks), deployed)
+    for told in pipeline.notifications:
+        if told.block is None:
+            continue
+        block_id = _block_id(client, told)
+        for alert in told.alerts:
+            subject, body = alert_text(alert, pipeline)
+            targets[alert].append(SendNotification(block_document_id=block_id, subject=subject, body=body))
+    return targets
+
+
+def _apply_webhook(client: SyncPrefectClient, name: str, url: str, deployed: Deployed) -> UUID:
+    try:
+        existing = client.read_block_document_by_name(name, "webhook", include_secrets=True)
+    except ObjectNotFound:
+        existing = None
+    if existing is not None and existing.data.get("url") == url:
+        return existing.id
+    (deployed.made if existing is None else deployed.changed).append(f"webhook {name}")
+    saved = Webhook(url=SecretStr(url)).save(name, overwrite=True)
+    assert isinstance(saved, UUID)  # a coroutine only where an event loop runs
+    return saved
+
+
+def _remove_webhooks(client: SyncPrefectClient, pipeline: str, kept: int, deployed: Deployed) -> None:
+    """Those that the pipeline had, from the number ``kept`` on."""
+    while True:
+        name = _webhook_name(pipeline, kept)
+        try:
+            found = client.read_block_document_by_name(name, "webhook")
+        except ObjectNotFound:
+            return
+        client.delete_block_document(found.id)
+        deployed.removed.append(f"webhook {name}")
+        kept += 1
+
+
+def _webhook_name(pipeline: str, number: int) -> str:
+    """A name of lowercase letters, digits and dashes, which is all that blocks may have."""
+    slug = re.sub(r"[^a-z0-9]+", "-", pipeline.lower()).strip("-")
+    return f"ckpt-{slug}-{_digest(pipeline)[:6]}-{number}"
+
+
+def _block_id(client: SyncPrefectClient, told: NotificationSettings) -> UUID:
+    kind, _, name = str(told.block).partition("/")
+    try:
+        return client.read_block_document_by_name(name, kind).id
+    except ObjectNotFound as error:
+        raise InvalidConfig(f"the server has no notification block {told.block!r}") from error
+
+
+def _digest(*parts: object) -> str:
+    record = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=True)
+    return hashlib.sha256(record.encode()).hexdigest()[:16]
