@@ -17,6 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from prefect import Flow
+from prefect.blocks.core import Block
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
@@ -29,6 +30,7 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from pydantic import SecretStr
 
+from ckptcore.blocks import CheckpointRegistry, CheckpointSource
 from ckptcore.errors import InvalidConfig
 from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline, as_document
 from ckptcore.rules.pipeline import parse_interval, pipeline_tag
@@ -87,6 +89,7 @@ def deploy(pipeline: Pipeline, working_directory: str) -> Deployed:
     smoke tests are found. Raises :class:`InvalidConfig` where the server has no such notification block."""
     deployed = Deployed()
     with get_client(sync_client=True) as client:
+        _apply_blocks(client, pipeline, deployed)
         targets = _targets(client, pipeline, deployed)
         _ensure_pool(client, pipeline.work_pool, deployed)
         wanted = list(deployments_of(pipeline))
@@ -104,7 +107,9 @@ def undeploy(name: str) -> Deployed:
     with get_client(sync_client=True) as client:
         _apply_automations(client, name, [], deployed)
         _remove_deployments(client, name, (), deployed)
-        _remove_webhooks(client, name, 0, deployed)
+        _remove_numbered(client, "webhook", name, 0, deployed)
+        _remove_numbered(client, "checkpoint-registry", name, 0, deployed)
+        _remove_numbered(client, "checkpoint-source", name, 0, deployed)
     return deployed
 
 
@@ -112,6 +117,8 @@ def _apply(
     client: SyncPrefectClient, pipeline: Pipeline, wanted: Wanted, working_directory: str, deployed: Deployed
 ) -> UUID:
     job_variables = {
+        # Without a command of its own a process worker first copies the whole working directory, in a second process.
+        "command": "python -m prefect.engine",
         "working_dir": working_directory,
         "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)},
     }
@@ -132,7 +139,6 @@ def _apply(
         version=digest,
         description=flow.description,
         entrypoint=ENTRYPOINTS[wanted.flow],
-        path=working_directory,
         parameters=dict(wanted.parameters),
         parameter_openapi_schema=schema,
         enforce_parameter_schema=True,
@@ -200,10 +206,11 @@ def _targets(client: SyncPrefectClient, pipeline: Pipeline, deployed: Deployed) 
     targets: dict[Alert, list[ActionTypes]] = {alert: [] for alert in ALERTS}
     webhooks = [told for told in pipeline.notifications if told.webhook is not None]
     for number, told in enumerate(webhooks):
-        block_id = _apply_webhook(client, _webhook_name(pipeline.name, number), str(told.webhook), deployed)
+        webhook = Webhook(url=SecretStr(str(told.webhook)))
+        block_id = _apply_block(client, webhook, _numbered(pipeline.name, number), deployed)
         for alert in told.alerts:
             targets[alert].append(CallWebhook(block_document_id=block_id, payload=alert_body(alert, pipeline)))
-    _remove_webhooks(client, pipeline.name, len(webhooks), deployed)
+    _remove_numbered(client, "webhook", pipeline.name, len(webhooks), deployed)
     for told in pipeline.notifications:
         if told.block is None:
             continue
@@ -214,33 +221,44 @@ def _targets(client: SyncPrefectClient, pipeline: Pipeline, deployed: Deployed) 
     return targets
 
 
-def _apply_webhook(client: SyncPrefectClient, name: str, url: str, deployed: Deployed) -> UUID:
+def _apply_blocks(client: SyncPrefectClient, pipeline: Pipeline, deployed: Deployed) -> None:
+    """The registry and the sources as blocks, for flows of somebody's own."""
+    _apply_block(client, CheckpointRegistry(path=pipeline.registry), _numbered(pipeline.name, 0), deployed)
+    for number, source in enumerate(pipeline.sources):
+        block = CheckpointSource(path=source.path, component=source.component)
+        _apply_block(client, block, _numbered(pipeline.name, number), deployed)
+    _remove_numbered(client, "checkpoint-source", pipeline.name, len(pipeline.sources), deployed)
+
+
+def _apply_block(client: SyncPrefectClient, block: Block, name: str, deployed: Deployed) -> UUID:
+    kind = block.get_block_type_slug()
+    data = block.model_dump(mode="json", context={"include_secrets": True})
     try:
-        existing = client.read_block_document_by_name(name, "webhook", include_secrets=True)
+        existing = client.read_block_document_by_name(name, kind, include_secrets=True)
     except ObjectNotFound:
         existing = None
-    if existing is not None and existing.data.get("url") == url:
+    if existing is not None and all(data.get(key) == value for key, value in existing.data.items()):
         return existing.id
-    (deployed.made if existing is None else deployed.changed).append(f"webhook {name}")
-    saved = Webhook(url=SecretStr(url)).save(name, overwrite=True)
+    (deployed.made if existing is None else deployed.changed).append(f"block {kind}/{name}")
+    saved = block.save(name, overwrite=True)
     assert isinstance(saved, UUID)  # a coroutine only where an event loop runs
     return saved
 
 
-def _remove_webhooks(client: SyncPrefectClient, pipeline: str, kept: int, deployed: Deployed) -> None:
-    """Those that the pipeline had, from the number ``kept`` on."""
+def _remove_numbered(client: SyncPrefectClient, kind: str, pipeline: str, kept: int, deployed: Deployed) -> None:
+    """The blocks of a kind that the pipeline had, from the number ``kept`` on."""
     while True:
-        name = _webhook_name(pipeline, kept)
+        name = _numbered(pipeline, kept)
         try:
-            found = client.read_block_document_by_name(name, "webhook")
+            found = client.read_block_document_by_name(name, kind)
         except ObjectNotFound:
             return
         client.delete_block_document(found.id)
-        deployed.removed.append(f"webhook {name}")
+        deployed.removed.append(f"block {kind}/{name}")
         kept += 1
 
 
-def _webhook_name(pipeline: str, number: int) -> str:
+def _numbered(pipeline: str, number: int) -> str:
     """A name of lowercase letters, digits and dashes, which is all that blocks may have."""
     slug = re.sub(r"[^a-z0-9]+", "-", pipeline.lower()).strip("-")
     return f"ckpt-{slug}-{_digest(pipeline)[:6]}-{number}"
@@ -255,5 +273,15 @@ def _block_id(client: SyncPrefectClient, told: NotificationSettings) -> UUID:
 
 
 def _digest(*parts: object) -> str:
-    record = json.dumps(parts, sort_keys=True, default=str, ensure_ascii=True)
+    record = json.dumps(_ordered(list(parts)), sort_keys=True, default=str, ensure_ascii=True)
     return hashlib.sha256(record.encode()).hexdigest()[:16]
+
+
+def _ordered(value: object) -> object:
+    """The value with its lists of texts sorted: what Prefect holds as a set has another order in each process."""
+    if isinstance(value, Mapping):
+        return {key: _ordered(child) for key, child in value.items()}
+    if isinstance(value, (list, tuple)):
+        children = [_ordered(child) for child in value]
+        return sorted(children, key=str) if all(isinstance(child, str) for child in children) else children
+    return value

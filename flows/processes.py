@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.2
@@ -69,7 +70,7 @@ def work(url: str, pool: str, limit: str) -> None:
     asyncio.run(worker.start())
 
 
-_ROLES = {"server": serve, "worker": work}
+_ROLES: dict[str, Callable[..., None]] = {"server": serve, "worker": work}
 
 if __name__ == "__main__":
     end_with_parent()

@@ -38,6 +38,8 @@ _OTHER_FLOWS = 1
 _SERVER = {
     # In memory, slots that are leased when a server stops are never given back.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    # SQLite has one writer; on a busy machine it is waited for rather than an event lost.
+    "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
 }
 _WORKER = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
 
@@ -108,8 +110,10 @@ def up(pipeline: Pipeline, config: Path, tell: Tell) -> None:
         state = running.enter_context(_state_of(pipeline))
         tell(f"state and logs: {state}")
         url = (configured or f"http://{pipeline.server.host}:{pipeline.server.port}/api").rstrip("/")
-        environment = os.environ | {"PREFECT_HOME": str(state), "PREFECT_API_URL": url}
-        os.environ.update({"PREFECT_HOME": str(state), "PREFECT_API_URL": url})
+        # Runs are started as `python`, which must be this one.
+        path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
+        os.environ.update({"PREFECT_HOME": str(state), "PREFECT_API_URL": url, "PATH": path})
+        environment = dict(os.environ)
         children: list[Child] = []
         if not configured:
             _require_free(pipeline.server.host, pipeline.server.port)
@@ -174,8 +178,8 @@ def _require_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise Busy(
-                f"{host}:{port} cannot be listened on: {error.strerror}; name another server.port, or the server.url of "
-                "one that runs"
+                f"{host}:{port} cannot be listened on: {error.strerror}; name another server.port, "
+                "or the server.url of one that runs"
             ) from error
 
 

@@ -20,6 +20,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
+from prefect.states import Crashed
 
 from ckptcore.events import damaged_event, send
 from ckptcore.pipeline import Pipeline, SourceSettings
@@ -33,6 +34,8 @@ from tasks.lifecycle_task import lifecycle_task
 
 _UNDERWAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 _LIMITS_A_PAGE = 200
+START_SECONDS = 120.0
+"""How long a worker may take to start a run that it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,9 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
     started, held_back, incomplete, damaged = list[str](), list[str](), list[str](), list[str]()
     with get_client(sync_client=True) as client:
         deployment_id = client.read_deployment_by_name(deployment).id
-        room = pipeline.limits.queued - _underway(client, deployment_id)
+        _bury_forgotten(client, deployment_id)
+        underway = _underway(client, deployment_id)
+        room = pipeline.limits.queued - len(underway)
         for found in outstanding(source.path, source.component, pipeline.registry, name):
             label = found.version.label
             match found.state.kind:
@@ -66,7 +71,9 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     damaged.append(label)
                     _tell_damaged(found)
                 case StateKind.COMPLETE:
-                    attempt = next_attempt(_attempts(client, found.key), time.time()) if room > 0 else None
+                    attempt = None
+                    if room > 0 and (found.version.directory, found.version.unique_id) not in underway:
+                        attempt = next_attempt(_attempts(client, found.key), time.time())
                     if attempt is None:
                         held_back.append(label)
                         continue
@@ -81,12 +88,25 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
     return caught_up
 
 
-def _underway(client: SyncPrefectClient, deployment_id: UUID) -> int:
-    runs = client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=_UNDERWAY))),
+def _bury_forgotten(client: SyncPrefectClient, deployment_id: UUID) -> None:
+    """End the runs that a worker took and did not live to start; without a heartbeat nobody else would ever do so."""
+    for run in _runs(client, deployment_id, [StateType.PENDING]):
+        if run.state is not None and time.time() - run.state.timestamp.timestamp() > START_SECONDS:
+            message = f"Its worker did not start it in {START_SECONDS:.0f} s."
+            client.set_flow_run_state(run.id, Crashed(message=message))
+
+
+def _underway(client: SyncPrefectClient, deployment_id: UUID) -> list[tuple[object, object]]:
+    """Source and unique_id of each run of the deployment that waits or works; runs that wait have no tag yet."""
+    runs = _runs(client, deployment_id, _UNDERWAY)
+    return [(run.parameters.get("source"), run.parameters.get("unique_id")) for run in runs]
+
+
+def _runs(client: SyncPrefectClient, deployment_id: UUID, states: list[StateType]) -> list[FlowRun]:
+    return client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states))),
         deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment_id])),
     )
-    return len(runs)
 
 
 def _attempts(client: SyncPrefectClient, key: str) -> list[Attempt]:
