@@ -27,9 +27,9 @@ CKPT = $(VENV)/bin/ckpt
 # torch from PyPI brings gigabytes of CUDA libraries; TORCH_INDEX=… names another place for its CPU build.
 TORCH_INDEX ?=
 
-FAST_SUITE := pytest -m "not paddle and not hf"
+FAST_SUITE := pytest -m "not paddle and not hf and not e2e"
 
-.PHONY: help demo test test-oldest test-newest test-paddle test-sign test-hf lint format types contracts bench faults lock clean
+.PHONY: help demo up test test-oldest test-newest test-paddle test-sign test-hf e2e e2e-short lint format types contracts bench faults lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -46,6 +46,9 @@ demo: $(VENV)/runtime.stamp ## the whole lifecycle on the small Llama run that s
 	@echo "Every byte of it, read again:"
 	@$(CKPT) validate demo/registry/llama/latest
 
+up: $(VENV)/runtime.stamp ## run the pipeline of CONFIG (ckpt.yaml): Prefect's server, a worker and the watcher, until Ctrl-C
+	$(CKPT) up $(or $(CONFIG),ckpt.yaml)
+
 test: test-oldest test-newest ## the fast suite, on the oldest Python with coverage and on the newest one here
 
 test-oldest: $(VENV)/dev.stamp
@@ -59,6 +62,12 @@ else
 test-newest: .venv-newest/dev.stamp
 	.venv-newest/bin/$(FAST_SUITE)
 endif
+
+e2e: $(VENV)/dev.stamp ## pipelines with a real server, worker and events: half an hour; CKPT_SOAK_VERSIONS=50
+	$(VENV)/bin/pytest -m e2e tests/e2e
+
+e2e-short: $(VENV)/dev.stamp ## … the part of it that runs in CI
+	$(VENV)/bin/pytest -m "e2e and not soak" tests/e2e
 
 test-paddle: .venv-paddle/dev.stamp ## the cross-check against Paddle itself (CPU wheel)
 	.venv-paddle/bin/pytest -m paddle

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from prefect import State, flow
+from prefect import flow
 
-from ckptcore.errors import CheckpointError, ReleaseInvalid, ReleaseNotFound
+from ckptcore.errors import ReleaseInvalid, ReleaseNotFound
 from ckptcore.pipeline import Pipeline
 from ckptcore.rules.audit import AuditReport
 from ckptcore.rules.issues import Issue
@@ -13,7 +13,7 @@ from tasks.ending import ended_by
 
 
 @flow(name="audit", flow_run_name="{pipeline.name}: audit")
-def audit(pipeline: Pipeline) -> dict[str, AuditReport] | State[CheckpointError]:
+def audit(pipeline: Pipeline) -> dict[str, AuditReport]:
     """Read every release of each name of the pipeline; what is wrong with any fails the run, with every issue.
 
     Args:
@@ -28,5 +28,8 @@ def audit(pipeline: Pipeline) -> dict[str, AuditReport] | State[CheckpointError]
         except ReleaseInvalid as refusal:
             issues += refusal.issues
     if issues:
-        return ended_by(ReleaseInvalid(f"{pipeline.registry}: {len(issues)} issue(s)", issues))
+        refused: dict[str, AuditReport] = ended_by(
+            ReleaseInvalid(f"{pipeline.registry}: {len(issues)} issue(s)", issues)
+        )
+        return refused
     return reports

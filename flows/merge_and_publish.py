@@ -7,9 +7,9 @@ What each step does is ``ckptcore``'s, how it shows in Prefect is ``tasks``'s. T
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from prefect import State, flow
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from pydantic import AfterValidator, Field
@@ -77,7 +77,7 @@ def merge_and_publish(
     deep: bool = False,
     only_forward: bool = False,
     patience_seconds: Annotated[float, Field(ge=0)] = 0.0,
-) -> Published | State[Any]:
+) -> Published:
     """Publish a version of a training run as a release of a name. Where that release stands already, nothing is done.
 
     Whatever refuses it fails the run, with every issue in its message, and leaves nothing visible that was not before.
@@ -127,10 +127,12 @@ def merge_and_publish(
             return publish(staged, alias, only_forward=only_forward).after(passed)
     except VersionIncomplete as refusal:
         if patience_seconds:
-            return too_early(refusal)
+            waiting: Published = too_early(refusal)
+            return waiting
         raise
     except CheckpointError as refusal:
-        return ended_by(refusal)
+        refused: Published = ended_by(refusal)
+        return refused
 
 
 def _name_this_run(name: str, version: Version) -> None:

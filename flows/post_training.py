@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefect import State, flow
+from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 
 from ckptcore.errors import CheckpointError
@@ -18,7 +18,7 @@ CANDIDATE = "candidate"
 
 
 @flow(name="post-training", flow_run_name="{pipeline.name}: post-training")
-def post_training(pipeline: Pipeline, alias: str = CANDIDATE) -> list[Published] | State[CheckpointError]:
+def post_training(pipeline: Pipeline, alias: str = CANDIDATE) -> list[Published]:
     """Publish the newest complete version of every source as candidate, prune, and report.
 
     Args:
@@ -34,7 +34,8 @@ def post_training(pipeline: Pipeline, alias: str = CANDIDATE) -> list[Published]
             for name in pipeline.names:
                 prune(pipeline.registry, name, pipeline.retention.rules(), False, f"post-training of {pipeline.name}")
     except CheckpointError as refusal:
-        return ended_by(refusal)
+        refused: list[Published] = ended_by(refusal)
+        return refused
     _report(pipeline, published)
     return published
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefect import State, flow
+from prefect import flow
 
 from ckptcore.errors import CheckpointError, ReleaseNotFound
 from ckptcore.pipeline import Pipeline
@@ -12,7 +12,7 @@ from tasks.prune import prune as prune_name
 
 
 @flow(name="prune", flow_run_name="{pipeline.name}: prune")
-def prune(pipeline: Pipeline, dry_run: bool = False) -> dict[str, Pruned] | State[CheckpointError]:
+def prune(pipeline: Pipeline, dry_run: bool = False) -> dict[str, Pruned]:
     """Remove the releases that no rule keeps, of each name of the pipeline that has any.
 
     Args:
@@ -29,5 +29,6 @@ def prune(pipeline: Pipeline, dry_run: bool = False) -> dict[str, Pruned] | Stat
             except ReleaseNotFound:
                 continue  # nothing is published yet
     except CheckpointError as refusal:
-        return ended_by(refusal)
+        refused: dict[str, Pruned] = ended_by(refusal)
+        return refused
     return pruned

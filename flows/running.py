@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ckptcore.errors import PrefectUnavailable
 from ckptcore.rules.gates import GateOptions
@@ -86,8 +86,8 @@ def run_as_flow(
         )
         if not has_server and state.state_details.flow_run_id is not None:
             _wait_until_recorded(state.state_details.flow_run_id)
-    # A state that the flow returns itself is a failure, which raises here.
-    return cast("Published", state.result())
+    published: Published = state.result()
+    return published
 
 
 @contextmanager

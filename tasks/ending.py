@@ -5,7 +5,8 @@ The state's name says which, so that whoever is alerted and whoever tries again 
 
 from __future__ import annotations
 
-from prefect import State
+from typing import Any
+
 from prefect.states import Completed, Failed
 
 from ckptcore.errors import CheckpointError
@@ -15,13 +16,19 @@ REFUSED = "Refused"
 NOT_YET = "NotYet"
 
 
-def ended_by(refusal: CheckpointError) -> State[CheckpointError]:
-    """The failed state of a run that the refusal ends; raises it again where the same may be granted later."""
+def ended_by(refusal: CheckpointError) -> Any:
+    """The failed state of a run that the refusal ends; raises it again where the same may be granted later.
+
+    A flow returns it in the place of its value: who calls the flow gets the refusal raised, never the state.
+    """
     if not is_final(refusal):
         raise refusal
     return Failed(name=REFUSED, message=f"{type(refusal).__name__}: {refusal}", data=refusal)
 
 
-def too_early(refusal: CheckpointError) -> State[None]:
-    """The state of a run that an early announcement started: nothing is wrong, and reconcile comes back to it."""
+def too_early(refusal: CheckpointError) -> Any:
+    """The state of a run that an early announcement started: nothing is wrong, and reconcile comes back to it.
+
+    A flow returns it in the place of its value, and who calls the flow gets None.
+    """
     return Completed(name=NOT_YET, message=f"{refusal}\nreconcile publishes it when it is whole")

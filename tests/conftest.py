@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -41,6 +42,17 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(PREFECT_HOME, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """A Prefect server of its own, on a database of its own; gives the address of its API."""
+    # Prefect takes seconds to import, which most tests do without.
+    from prefect.settings import PREFECT_API_URL
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=180):
+        yield PREFECT_API_URL.value()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -114,8 +114,10 @@ notifications:
         "ckpt.yaml:1: registry is missing",
         "ckpt.yaml:2: registri is not known; did you mean registry?",
         "ckpt.yaml:3: alias: alias 'step-3_id-0_0123456789ab' has the form of a release's name",
-        "ckpt.yaml:6: sources.0.component: is none of model_state, optimizer_state, master_weight, ema_state, "
-        "dist_ckpt: found 'modelstate'",
+        (
+            "ckpt.yaml:6: sources.0.component: is none of model_state, optimizer_state, master_weight, ema_state, "
+            "dist_ckpt: found 'modelstate'"
+        ),
         "ckpt.yaml:7: sources.0.max_shard_size: '5 apples' is not a size such as 500MB, 5GB or 2GiB",
         "ckpt.yaml:8: sources.1 publishes as 'llama', as sources.0 does: give it a name",
         "ckpt.yaml:9: sources.1.prefixes: Input should be a valid tuple: found 7",
@@ -126,8 +128,10 @@ notifications:
         "ckpt.yaml:15: gpu.slots: is neither auto nor a number of devices: found 'many'",
         "ckpt.yaml:16: watch.every: '0s' is not an age such as 90s, 30m, 12h, 7d or 2w",
         "ckpt.yaml:18: notifications.0 needs one of webhook and block",
-        "ckpt.yaml:18: notifications.0.alerts.0: Input should be 'stalled', 'damaged', 'failed', 'refused' or "
-        "'crashed': found 'falled'",
+        (
+            "ckpt.yaml:18: notifications.0.alerts.0: Input should be 'stalled', 'damaged', 'failed', 'refused' or "
+            "'crashed': found 'falled'"
+        ),
     ]
 
 

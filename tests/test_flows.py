@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import Artifact, FlowRun, State, TaskRun
 from prefect.exceptions import ParameterTypeError
-from prefect.settings import PREFECT_API_URL
 from prefect.tasks import Task
-from prefect.testing.utilities import prefect_test_harness
 
 from ckptcore.errors import ReleaseInvalid, SelectionError, SmokeFailed, VersionIncomplete, VersionNotFound
 from ckptcore.lifecycle import Choice
@@ -52,13 +49,6 @@ from tests.corpus import LLAMA_RUN
 pytestmark = pytest.mark.prefect_server
 
 SAVED = SavedCheckpoint().tensor("w", np.arange(48, dtype=np.float32).reshape(8, 6), grid=(2, 1))
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[str]:
-    """A Prefect server of its own, on a database of its own; gives the address of its API."""
-    with prefect_test_harness(server_startup_timeout=180):
-        yield PREFECT_API_URL.value()
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def codes(version: Version) -> set[str]:
 def test_a_save_that_is_reserved_and_not_finished_is_incomplete(version: Version) -> None:
     (Path(version.directory) / "0.saving").touch()
     assert (inspect(version).state.kind, codes(version)) == (StateKind.INCOMPLETE, {STILL_SAVING})
-    with pytest.raises(VersionIncomplete, match="0.saving exists"):
+    with pytest.raises(VersionIncomplete, match=r"0\.saving exists"):
         newest_complete(version.source, step=1)
     complete(version)
     assert inspect(version).state.is_complete

@@ -1,4 +1,4 @@
-"""Commands for the side of the trainer: announce a version, and hand out the module that does so without this package."""
+"""Commands for the trainer: announce a version, and hand out the module that does so without this package."""
 
 from __future__ import annotations
 

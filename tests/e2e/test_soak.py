@@ -21,11 +21,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 VERSIONS = int(os.environ.get("CKPT_SOAK_VERSIONS", "50"))
 MOST_PAUSE_S = 10.0
 SEED = 4
+MISHAPS = ("server", "worker", "worker", "server", "worker")
 
 
 def test_every_version_becomes_one_release(tmp_path: Path) -> None:
     training, registry, chance = Training(tmp_path / "run"), tmp_path / "registry", random.Random(SEED)
-    mishaps = dict(zip(chance.sample(range(1, VERSIONS), 5), ["server", "worker", "worker", "server", "worker"]))
+    mishaps = dict(zip(chance.sample(range(1, VERSIONS), 5), MISHAPS, strict=True))
     with running(tmp_path) as up:
         for step in range(1, VERSIONS + 1):
             training.write(step)
