@@ -7,7 +7,7 @@ What each step does is ``ckptcore``'s, how it shows in Prefect is ``tasks``'s. T
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from prefect import flow
 from prefect.client.orchestration import get_client
