@@ -40,6 +40,8 @@ from flows.parameters import merge_parameters
 
 _DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
 _PAGE = 200
+MERGES_QUEUE = "merges"
+"""Comes before everything else in the pool: what looks after merges must not keep them waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ def _apply(
         "working_dir": working_directory,
         "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)},
     }
-    parts = [dict(wanted.parameters), wanted.when, pipeline.work_pool, job_variables, ENTRYPOINTS[wanted.flow]]
+    place = (pipeline.work_pool, MERGES_QUEUE if wanted.flow == MERGE else None)
+    parts = [dict(wanted.parameters), wanted.when, place, job_variables, ENTRYPOINTS[wanted.flow]]
     flow: Flow[Any, Any] = load_flow_from_entrypoint(ENTRYPOINTS[wanted.flow], use_placeholder_flow=False)
     schema = parameter_schema(flow.fn).model_dump_for_openapi()
     digest = _digest(*parts, schema)
@@ -144,7 +147,8 @@ def _apply(
         enforce_parameter_schema=True,
         schedules=[DeploymentScheduleCreate(schedule=_schedule(wanted.when))] if wanted.when else [],
         tags=["ckpt", pipeline_tag(pipeline.name)],
-        work_pool_name=pipeline.work_pool,
+        work_pool_name=place[0],
+        work_queue_name=place[1],
         job_variables=job_variables,
     )
 
@@ -199,6 +203,11 @@ def _ensure_pool(client: SyncPrefectClient, name: str, deployed: Deployed) -> No
     except ObjectNotFound:
         client.create_work_pool(WorkPoolCreate(name=name, type="process"))
         deployed.made.append(f"work pool {name}")
+    try:
+        client.read_work_queue_by_name(MERGES_QUEUE, work_pool_name=name)
+    except ObjectNotFound:
+        client.create_work_queue(MERGES_QUEUE, priority=1, work_pool_name=name)
+        deployed.made.append(f"work queue {name}/{MERGES_QUEUE}")
 
 
 def _targets(client: SyncPrefectClient, pipeline: Pipeline, deployed: Deployed) -> dict[Alert, list[ActionTypes]]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from prefect import flow
 from prefect.logging import get_run_logger
+from prefect.runtime import deployment
 
 from ckptcore.errors import CheckpointError
 from ckptcore.pipeline import Pipeline
 from flows.names import merge_deployment
-from tasks.catch_up import CaughtUp, catch_up, tidy_limits
+from tasks.catch_up import CaughtUp, catch_up, drop_missed, tidy_limits
 
 
 @flow(name="reconcile", flow_run_name="{pipeline.name}: reconcile")
@@ -23,6 +24,8 @@ def reconcile(pipeline: Pipeline) -> dict[str, CaughtUp]:
         pipeline: The pipeline as its file describes it.
     """
     caught_up: dict[str, CaughtUp] = {}
+    if deployment.id is not None:
+        drop_missed(str(deployment.id))
     for source in pipeline.sources:
         name = pipeline.name_of(source)
         try:

@@ -20,7 +20,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
-from prefect.states import Crashed
+from prefect.states import Cancelled, Crashed
 
 from ckptcore.events import damaged_event, send
 from ckptcore.pipeline import Pipeline, SourceSettings
@@ -147,6 +147,21 @@ def _rows(caught_up: CaughtUp) -> Iterator[Row]:
     for kind in ("started", "held_back", "incomplete", "damaged"):
         for label in getattr(caught_up, kind):
             yield {"kind": kind.replace("_", " "), "where": label, "finding": ""}
+
+
+@lifecycle_task
+def drop_missed(deployment_id: str) -> int:
+    """Cancel the runs of the deployment that were due before now: what they would do is done now. How many.
+
+    After a night without a worker there is one for each time that was missed.
+    """
+    missed = 0
+    with get_client(sync_client=True) as client:
+        for run in _runs(client, UUID(deployment_id), [StateType.SCHEDULED]):
+            if run.expected_start_time is not None and run.expected_start_time.timestamp() < time.time():
+                client.set_flow_run_state(run.id, Cancelled(message="A later run does its work."))
+                missed += 1
+    return missed
 
 
 @lifecycle_task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.events.actions import CallWebhook, RunDeployment
-from prefect.states import Completed, Crashed, Failed, Pending, Running
+from prefect.states import Completed, Crashed, Failed, Pending, Running, Scheduled
 
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
 from ckptcore.errors import InvalidConfig, ReleaseInvalid, SelectionError
@@ -24,10 +25,12 @@ from flows.merge_and_publish import merge_and_publish
 from flows.post_training import post_training
 from flows.prune import prune
 from flows.reconcile import reconcile
+from tasks.catch_up import drop_missed
 from tests.builders import SavedCheckpoint, write_trainer_run
 
 pytestmark = pytest.mark.prefect_server
 
+TIMES = (datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1))
 SAVED = SavedCheckpoint().tensor("w", np.arange(48, dtype=np.float32).reshape(8, 6), grid=(2, 1))
 
 
@@ -141,6 +144,19 @@ def test_a_source_that_is_away_does_not_stop_the_others(server: str, tmp_path: P
     pipeline = pipeline_in(tmp_path, "half", sources=sources)
     deploy(pipeline, str(tmp_path))
     assert list(reconcile(pipeline)) == ["half"]
+
+
+def test_runs_that_were_missed_are_dropped(server: str, tmp_path: Path) -> None:
+    pipeline = pipeline_in(tmp_path, "missed")
+    deploy(pipeline, str(tmp_path))
+    with get_client(sync_client=True) as client:
+        deployment_id = client.read_deployment_by_name("reconcile/missed").id
+        late, due = (
+            client.create_flow_run_from_deployment(deployment_id, state=Scheduled(scheduled_time=time))
+            for time in TIMES
+        )
+        assert drop_missed.fn(str(deployment_id)) == 1
+        assert [client.read_flow_run(run.id).state_name for run in (late, due)] == ["Cancelled", "Scheduled"]
 
 
 def test_limits_of_versions_are_tidied_up(server: str, tmp_path: Path) -> None:

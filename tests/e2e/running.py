@@ -138,7 +138,7 @@ def running(directory: Path, port: int | None = None, **settings: object) -> Ite
         "registry": "registry",
         "sources": [{"path": "run"}],
         "server": {"port": port},
-        "schedule": {"reconcile": "10s"},
+        "schedule": {"reconcile": "20s"},
         "watch": {"every": "1s", "settle": 2},
     }
     (directory / "ckpt.yaml").write_text(json.dumps(config | settings))
