@@ -88,7 +88,6 @@ def template(look: Look, source: str, registry: str, name: str) -> Iterator[str]
     yield "  # smoke_timeout: 10m"
     yield "  # sign_key: key.pem"
     yield ""
-    yield "# gpu: {slots: auto, per_step: 1}  # devices of this host, and how many a step holds"
     yield ""
     yield "schedule:                        # a time, a cron line of five fields, or null for never"
     yield "  reconcile: 5m                  # publishes what no event has led to"

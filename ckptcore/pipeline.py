@@ -75,12 +75,6 @@ def _component(text: str) -> str:
     return text
 
 
-def _slots(value: object) -> object:
-    if value != "auto" and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-        raise ValueError("is neither auto nor a number of devices")
-    return value
-
-
 def _web_address(text: str) -> str:
     if not text.startswith(("http://", "https://")):
         raise ValueError("is no http:// or https:// address")
@@ -95,7 +89,6 @@ Name = Annotated[str, AfterValidator(_name)]
 Alias = Annotated[str, AfterValidator(_alias)]
 Component = Annotated[str, AfterValidator(_component)]
 Function = Annotated[str, AfterValidator(check_function)]
-Slots = Annotated[Literal["auto"] | int, BeforeValidator(_slots)]
 Address = Annotated[str, AfterValidator(_web_address)]
 Positive = Annotated[int, Field(gt=0)]
 
@@ -154,13 +147,6 @@ class CheckSettings(_Section):
 
     def options(self) -> GateOptions:
         return GateOptions(self.gpu, self.smoke, parse_age(self.smoke_timeout), self.sign_key)
-
-
-class GpuSettings(_Section):
-    """The devices of this host, for the steps that need one."""
-
-    slots: Slots = Field(default="auto", description="How many; auto asks NVML.")
-    per_step: Positive = Field(default=1, description="How many devices a step holds.")
 
 
 class ScheduleSettings(_Section):
@@ -225,7 +211,6 @@ class Pipeline(_Section):
     work_pool: str = Field(default="ckpt", min_length=1, description="The work pool whose workers run the flows.")
     server: ServerSettings = ServerSettings()
     checks: CheckSettings = CheckSettings()
-    gpu: GpuSettings = GpuSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     stall: Duration | None = Field(default=None, description="No new version for so long raises the alert `stalled`.")
     watch: WatchSettings = WatchSettings()

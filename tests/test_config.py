@@ -57,7 +57,6 @@ sources:
   - {path: output, component: model_state, prefixes: [model], expectations: shapes.yaml, max_shard_size: 2GiB}
   - {path: output, name: ema, alias: newest, include: ["ema.*"], exclude: ["*.bias"], attach: [LICENSE]}
 checks: {deep: true, gpu: true, smoke: "mine.tests:accepts", smoke_timeout: 90, sign_key: key.pem}
-gpu: {slots: 4, per_step: 2}
 schedule: {reconcile: null, post_training: 0 6 * * *, prune: 1d, audit: 2w}
 stall: 2h
 watch: {every: 1s, slowest: 30s, settle: 2}
@@ -105,7 +104,7 @@ schedule:
   prune: 61 bad
 stall: soon
 stall: 2h
-gpu: {slots: many}
+gpu: {slots: 4}
 watch: {every: 0}
 notifications:
   - alerts: [falled]
@@ -125,7 +124,10 @@ notifications:
         "ckpt.yaml:12: schedule.prune: '61 bad' is neither a time such as 5m or 1h nor a cron line of five fields",
         "ckpt.yaml:12: schedule.prune: retention says of nothing that it is kept",
         "ckpt.yaml:14: stall is given twice; first on line 13",
-        "ckpt.yaml:15: gpu.slots: is neither auto nor a number of devices: found 'many'",
+        (
+            "ckpt.yaml:15: gpu is not known; known here: alias, checks, limits, name, notifications, registry, "
+            "retention, schedule, server, sources, stall, watch, work_pool"
+        ),
         "ckpt.yaml:16: watch.every: '0s' is not an age such as 90s, 30m, 12h, 7d or 2w",
         "ckpt.yaml:18: notifications.0 needs one of webhook and block",
         (
@@ -194,7 +196,7 @@ def test_what_init_comments_out_is_right_too(
     lines = Path("ckpt.yaml").read_text().splitlines()[2:]
     without = "\n".join(line.replace("# ", "", 1) if line.lstrip().startswith("# ") else line for line in lines)
     shown = yaml.safe_load(without)
-    assert {"gpu", "retention", "notifications", "server"} <= shown.keys()
+    assert {"retention", "notifications", "server"} <= shown.keys()
     for source in shown["sources"]:
         source.pop("expectations", None)  # there is no such file
     Path("all.yaml").write_text(yaml.safe_dump(shown))
