@@ -42,7 +42,10 @@ def keys(
     keep_dtype: KeepDtype = None,
     as_json: Json = False,
 ) -> None:
-    """List the tensors of SOURCE, then those of a release and what each is made of. Reads headers only."""
+    """List the tensors before and after a layout map.
+
+    Those of SOURCE come first, then those of a release, each with what it is made of. Reads headers only.
+    """
     from ckptcore.merging import lay_out
 
     layout = layout_of(map_, hf, dtype, keep_dtype)

@@ -37,7 +37,7 @@ def init(
 
 @app.command()
 def check(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
-    """Say what a ckpt.yaml would do, or every mistake in it with its line."""
+    """Say what a ckpt.yaml would do, or all that is wrong in it."""
     from ckptcore.config import read_config
     from ckptcore.pipeline import as_document, intentions
 
@@ -57,7 +57,7 @@ def watch(
         bool, typer.Option("--once", help="Look until all that is there is judged, then end; for a cron job.")
     ] = False,
 ) -> None:
-    """Watch the sources of a ckpt.yaml, and announce each version when it is written and whole.
+    """Announce each version of the sources once it is whole.
 
     For trainers that announce nothing. Marks and events are those of ckpt announce; ckpt up watches by itself.
     """
@@ -81,9 +81,10 @@ def deploy(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make the server have what a ckpt.yaml says: deployments, schedules, triggers and alerts.
+    """Make the server have what a ckpt.yaml says.
 
-    Called again it changes nothing. Workers of the pool run it: prefect worker start --pool ckpt.
+    These are deployments, schedules, triggers, alerts and limits. Called again it changes nothing.
+    Workers of the pool run it: prefect worker start --pool ckpt.
     """
     from ckptcore.config import read_config
 
@@ -108,9 +109,10 @@ def deploy(
 
 @app.command()
 def up(config: Config = DEFAULT_CONFIG) -> None:
-    """Run the pipeline of a ckpt.yaml: server, deployments, worker and watcher, until Ctrl-C or SIGTERM.
+    """Run the pipeline of a ckpt.yaml until Ctrl-C.
 
-    Without server.url and PREFECT_API_URL it starts Prefect's server, on SQLite, in a directory that it prints. Nothing
+    That is the server, the deployments, a worker and the watcher. Without server.url and PREFECT_API_URL it
+    starts Prefect's server, on SQLite, in a directory that it prints. Nothing
     is sent anywhere.
     """
     from ckptcore.config import read_config

@@ -24,7 +24,10 @@ def announce(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say that a version is written: a durable mark beside its files, then an event. Repeating it is harmless."""
+    """Say that a version is written.
+
+    A durable mark is put beside its files, then an event is sent. Repeating it is harmless.
+    """
     from ckptcore import announcing
 
     if print_module:
