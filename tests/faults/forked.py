@@ -25,7 +25,7 @@ def _import_everything() -> None:
 
     for module in pkgutil.walk_packages(ckptcore.__path__, "ckptcore."):
         # Paddle takes seconds to import and no command needs it; __main__ is the command itself.
-        if module.name not in ("ckptcore.paddle", "ckptcore.__main__"):
+        if module.name not in ("ckptcore.paddle", "ckptcore.paddle_saving", "ckptcore.__main__"):
             importlib.import_module(module.name)
 
 
