@@ -21,6 +21,12 @@ from tests.command import REPOSITORY
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
+def _as_a_shell_starts_it() -> None:
+    """Whatever runs these tests: nohup ignores SIGHUP, and a shell's background jobs ignore SIGINT."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(*arguments: str, cwd: Path, before: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", f"{before}\nfrom ckptcore.cli import main; main()", *arguments],
@@ -28,6 +34,7 @@ def start(*arguments: str, cwd: Path, before: str = "") -> subprocess.Popen[str]
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_as_a_shell_starts_it,
     )
 
 
