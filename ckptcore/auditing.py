@@ -17,7 +17,6 @@ from pathlib import Path
 
 from ckptcore.clock import now
 from ckptcore.errors import ReleaseInvalid, ReleaseNotFound, StorageError
-from ckptcore.merging import ignore_progress
 from ckptcore.registry import Shelf, existing_shelf, is_release, names_in, shelf_of
 from ckptcore.rules.audit import (
     STAGINGS,
@@ -39,9 +38,9 @@ from ckptcore.rules.release import release_named_by
 from ckptcore.rules.validation import compare_file
 from ckptcore.storage.audit_journal import JournalFile, journal_at
 from ckptcore.storage.commit import is_locked
-from ckptcore.storage.copier import OnProgress
 from ckptcore.storage.digests import sha256_of
 from ckptcore.storage.local import GONE, fingerprint
+from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.storage.refusals import reported, storage_error
 from ckptcore.storage.regular_files import read_document
 from ckptcore.storage.staging import stagings_in

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from ckptcore.errors import PaddleMissing, ReleaseInvalid
-from ckptcore.merging import ignore_progress
 from ckptcore.release_reader import OpenTensor, open_tensors
 from ckptcore.rules.issues import Issue, in_order
 from ckptcore.rules.manifest import Manifest
 from ckptcore.rules.shapes import compare_specs
 from ckptcore.rules.tensors import DTYPES
+from ckptcore.storage.progress import ignore_progress
 from ckptcore.validating import read_manifest, reread
 
 BLOCK_BYTES = 256 << 20

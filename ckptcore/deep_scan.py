@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from ckptcore.errors import DamagedFile, StorageError
 from ckptcore.formats.payload_scan import NonFiniteCount, comparable, first_difference, has_non_finite, scan_file
-from ckptcore.header_scan import OnProgress, rank_label, require_read
+from ckptcore.header_scan import rank_label, require_read
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.located import LocatedTensor, ReplicaPair
 from ckptcore.rules.stored import StoredArray
 from ckptcore.rules.verification import DeepFindings, NonFinite
 from ckptcore.rules.versions import Version
 from ckptcore.storage.local import LocalReader
+from ckptcore.storage.progress import OnProgress
 
 MAX_THREADS = 8
 

@@ -7,7 +7,7 @@ that is missing or at fault becomes issues; the file system's own refusals are c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -26,8 +26,7 @@ from ckptcore.rules.tensors import Index, IndexedTensor, Piece
 from ckptcore.rules.verification import FileFinding, FileState
 from ckptcore.rules.versions import MISSING_METADATA, MISSING_RANK_FILE, Listing, Version
 from ckptcore.storage.local import GONE, LocalReader
-
-OnProgress = Callable[[int], None]
+from ckptcore.storage.progress import OnProgress
 
 MAX_THREADS = 8
 """Headers are parsed under the interpreter's lock; more threads only hide the latency of a network file system."""

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ckptcore.detecting import newest_verified
+from ckptcore.errors import CheckpointError
 from ckptcore.gates import require_ready
 from ckptcore.mappings import companions_of
-from ckptcore.merging import ignore_progress, plan
-from ckptcore.publishing import Published, Staged, discard, pass_gates, publish_staged, stage
+from ckptcore.merging import plan
+from ckptcore.publishing import Published, Staged, discard, pass_gates, publish_staged, settled, stage
 from ckptcore.rules.gates import Gate
 from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan
 from ckptcore.rules.output_layout import OutputLayout
@@ -21,7 +22,7 @@ from ckptcore.rules.release import DEFAULT_ALIAS, check_alias
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.shapes import Expectation
 from ckptcore.rules.validation import ValidationReport
-from ckptcore.storage.copier import OnProgress
+from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.validating import require_valid, validate
 from ckptcore.verifying import Verified
 
@@ -85,9 +86,21 @@ def run(
 
 
 def validate_staged(staged: Staged, expectations: Sequence[Expectation]) -> ValidationReport:
-    """Re-read a staged release; one that is not as promised is thrown away, so that the next run writes it anew."""
-    report = validate(staged.path, expectations=expectations)
+    """Re-read a staged release; one that is not as promised is thrown away, so that the next run writes it anew.
+
+    Where another process publishes it under the reading, it is read where it then lies.
+    """
+    try:
+        report = validate(staged.path, expectations=expectations)
+    except CheckpointError:
+        moved = settled(staged)
+        if moved == staged:
+            raise
+        return validate_staged(moved, expectations)
     if report.issues:
+        moved = settled(staged)
+        if moved != staged:
+            return validate_staged(moved, expectations)
         discard(staged)
     require_valid(report)
     return report

@@ -24,19 +24,16 @@ from ckptcore.rules.output_layout import LaidOut, OutputLayout, laid_out
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.shard_layout import INDEX_NAME
 from ckptcore.storage.commit import append_line, sync_directory, write_file
-from ckptcore.storage.copier import Digests, OnProgress, write_shards
+from ckptcore.storage.copier import Digests, write_shards
 from ckptcore.storage.digests import copy_file, sha256_of
 from ckptcore.storage.leases import held_if_possible
 from ckptcore.storage.local import fingerprint
+from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.storage.refusals import reported
 from ckptcore.storage.regular_files import read_document
 from ckptcore.storage.staging import clear, commit, drop, forget, held
 
 _log = logging.getLogger(__name__)
-
-
-def ignore_progress(size_bytes: int) -> None:
-    """The progress callback of those who do not look."""
 
 
 def plan(

@@ -24,7 +24,7 @@ from ckptcore.errors import (
 )
 from ckptcore.gates import pass_gate, require_ready
 from ckptcore.leasing import lease
-from ckptcore.merging import check_space, ignore_progress, write_output
+from ckptcore.merging import check_space, write_output
 from ckptcore.registry import Shelf, history_of, is_release, make_shelf, move_alias, pointed_to, record, shelf_of
 from ckptcore.rules.gates import Gate, GateReport, Signature
 from ckptcore.rules.manifest import (
@@ -39,8 +39,9 @@ from ckptcore.rules.manifest import (
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.release import DEFAULT_ALIAS, check_alias, check_name, is_published, release_name
 from ckptcore.storage.commit import locked, sync_directory, write_file
-from ckptcore.storage.copier import Digests, OnProgress
+from ckptcore.storage.copier import Digests
 from ckptcore.storage.digests import copy_file, sha256_of
+from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.storage.staging import clear, commit, drop, forget, held
 from ckptcore.validating import read_manifest, require_valid, validate
 
@@ -134,6 +135,14 @@ def _staged(shelf: Shelf, release: str, write: Callable[[Path], None]) -> Staged
                 drop(staging)
                 raise
     return Staged(registry, shelf.name, release, str(staging), already_published=False)
+
+
+def settled(staged: Staged) -> Staged:
+    """``staged`` as it lies now: another process that staged the same release may have published it meanwhile."""
+    shelf = shelf_of(staged.registry, staged.name)
+    if staged.already_published or not is_release(shelf.release(staged.release)):
+        return staged
+    return replace(staged, path=str(shelf.release(staged.release)), already_published=True)
 
 
 def pass_gates(staged: Staged, gates: Sequence[Gate], *, alias: str = DEFAULT_ALIAS) -> tuple[GateReport, ...]:

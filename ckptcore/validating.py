@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ckptcore.errors import ReleaseInvalid
-from ckptcore.merging import ignore_progress
 from ckptcore.release_reader import held_tensors, plain_files, read_headers
 from ckptcore.rules.issues import Issue, in_order
 from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest, parse_manifest
@@ -17,8 +16,8 @@ from ckptcore.rules.shapes import Expectation
 from ckptcore.rules.shard_layout import INDEX_NAME
 from ckptcore.rules.tensors import TensorSpec
 from ckptcore.rules.validation import FoundOutput, ValidationReport, check_output, compare_file, files_to_read
-from ckptcore.storage.copier import OnProgress
 from ckptcore.storage.digests import sha256_of
+from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.storage.refusals import reported
 from ckptcore.storage.regular_files import read_document
 

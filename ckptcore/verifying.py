@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ckptcore.completion import save_issues
 from ckptcore.errors import SourceChanged, VersionDamaged, VersionIncomplete
-from ckptcore.header_scan import HeaderScan, MetadataScan, OnProgress, listed, scan_metadata, scan_rank_files
+from ckptcore.header_scan import HeaderScan, MetadataScan, listed, scan_metadata, scan_rank_files
 from ckptcore.rules.agreement import resolved_dtype
 from ckptcore.rules.coverage import check_coverage, primary_pieces
 from ckptcore.rules.fingerprint import SOURCE_CHANGED, FileStamp, Fingerprint
@@ -25,6 +25,7 @@ from ckptcore.rules.tensors import Index, IndexedTensor, TensorSpec
 from ckptcore.rules.verification import VerificationReport
 from ckptcore.rules.versions import MISSING_DIRECTORY, Listing, StateKind, Version, check_marks
 from ckptcore.storage.local import Directories, fingerprint
+from ckptcore.storage.progress import OnProgress, ignore_progress
 
 if TYPE_CHECKING:
     from ckptcore.deep_scan import DeepScan
@@ -43,10 +44,6 @@ class Verified:
         if self.located is None:
             raise _refusal(self.report)
         return self.located
-
-
-def ignore_progress(size_bytes: int) -> None:
-    """The progress callback of those who do not look."""
 
 
 def verify(version: Version, *, deep: bool = False, on_progress: OnProgress = ignore_progress) -> Verified:

@@ -20,7 +20,7 @@ from ckptcore.publishing import stage
 from ckptcore.rules.audit import AuditReport
 from ckptcore.storage.audit_journal import journal_at
 from ckptcore.storage.commit import locked
-from ckptcore.storage.copier import OnProgress
+from ckptcore.storage.progress import OnProgress
 from ckptcore.storage.staging import held
 from tests.builders import SavedCheckpoint, write_trainer_run
 from tests.command import REPOSITORY, ckpt

@@ -16,7 +16,7 @@ from ckptcore.mappings import companions_of
 from ckptcore.publishing import stage
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.shapes import Expectation
-from ckptcore.storage.copier import OnProgress
+from ckptcore.storage.progress import OnProgress
 from ckptcore.validating import read_manifest
 from tests.builders import SavedCheckpoint, write_trainer_run
 

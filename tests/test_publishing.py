@@ -12,6 +12,7 @@ import pytest
 
 from ckptcore import Choice, merge, publish, resolve, run
 from ckptcore.errors import InvalidName, ReleaseInvalid, ReleaseNotFound, SourceChanged, VersionNotFound
+from ckptcore.lifecycle import validate_staged
 from ckptcore.publishing import publish_staged, stage
 from ckptcore.rules.release import parse_history
 from ckptcore.rules.shapes import Expectation
@@ -189,6 +190,20 @@ def test_two_publishers_of_one_release_both_end_well(training: Path, tmp_path: P
     assert any(status == 0 for _, status in outcomes)
     assert len(os.listdir(tmp_path / "registry" / "tiny" / "releases")) == 1
     assert len(acts(tmp_path / "registry")) == 1
+
+
+def test_a_release_that_another_process_publishes_under_the_reading_is_read_where_it_lies(
+    training: Path, tmp_path: Path
+) -> None:
+    registry, planned = tmp_path / "registry", Choice(str(training)).planned()
+    staged = stage(planned, registry, "tiny")
+    published = publish_staged(stage(planned, registry, "tiny"))
+    assert validate_staged(staged, ()).path == published.path
+    assert publish_staged(staged).did_work is False
+    with pytest.raises(ReleaseInvalid):
+        validate_staged(staged, (Expectation("*", shape=(4, 4), dtype="float32", count=None),))
+    assert not validate(published.path).issues
+    assert os.listdir(registry / "tiny" / ".staging") == []
 
 
 def test_a_source_that_changes_publishes_nothing(training: Path, tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ from ckptcore.rules.manifest import FileRecord
 from ckptcore.rules.merge_plan import MergePlan, PlannedShard
 from ckptcore.rules.tensors import TensorSpec
 from ckptcore.storage.gather import fill
+from ckptcore.storage.progress import OnProgress
 from ckptcore.storage.readers import ReaderPool
 from ckptcore.storage.refusals import reported, storage_error
 
-OnProgress = Callable[[int], None]
 OnShard = Callable[[FinishedShard], None]
 
 # All buffers of one merge together, so that more cores do not mean more memory.
