@@ -15,18 +15,18 @@ from ckptcore.errors import CheckpointError, InvalidConfig
 from ckptcore.expecting import read_expectations
 from ckptcore.pipeline import ROOT, Pipeline
 from ckptcore.rules.issues import Issue
-from ckptcore.storage.refusals import reported
+from ckptcore.storage.regular_files import read_document
+from ckptcore.yaml_documents import NotYaml
 from ckptcore.yaml_lines import LinedDocument, Place, read_lined
 
 
 def read_config(path: str | os.PathLike[str]) -> Pipeline:
     """The pipeline that a file describes, its paths absolute. Raises :class:`InvalidConfig` with every mistake."""
-    with reported("cannot read", path):
-        data = Path(path).read_bytes()
+    data = read_document(Path(path))
     name, root = os.path.basename(path), os.path.dirname(os.path.abspath(path))
     try:
         document = read_lined(data, name)
-    except ValueError as error:
+    except NotYaml as error:
         raise InvalidConfig(f"{os.fspath(path)}: not a YAML document: {error}") from error
     issues = list(document.issues)
     pipeline = None

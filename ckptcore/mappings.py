@@ -60,11 +60,12 @@ def _document(path: Path) -> object:
     if not path.is_file():
         raise MappingError(f"{path}: neither a preset nor a file; the presets are {', '.join(PRESETS)}")
     data = read_document(path)
-    import yaml  # not above: most merges read no map, and it costs a tenth of their start-up
+    # Not above: most merges read no map, and importing a YAML reader costs a tenth of their start-up.
+    from ckptcore.yaml_documents import NotYaml, parse_yaml
 
     try:
-        return yaml.safe_load(data)
-    except yaml.YAMLError as error:
+        return parse_yaml(data)
+    except NotYaml as error:
         raise MappingError(f"{path}: not a YAML or JSON document: {error}") from error
 
 

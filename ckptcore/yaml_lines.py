@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from ckptcore.rules.issues import Issue
+from ckptcore.yaml_documents import faults_told
 
 Place = tuple[str | int, ...]
 """Keys and positions from the document's root to a value."""
@@ -31,16 +32,9 @@ class LinedDocument:
 
 
 def read_lined(data: bytes, name: str) -> LinedDocument:
-    """Parse ``data``; ``name`` stands in the issues. Raises ValueError with one line of text where it is no YAML."""
-    try:
+    """Parse ``data``; ``name`` stands in the issues. Raises :class:`NotYaml` where it is none."""
+    with faults_told():
         return _parse(yaml.SafeLoader(data), name)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-        raise ValueError(f"{where}{error.problem}") from error
-    # Beside its own errors, PyYAML lets out those of impossible dates and of nesting without end.
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
 
 
 def _parse(loader: yaml.SafeLoader, name: str) -> LinedDocument:

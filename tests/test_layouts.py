@@ -180,6 +180,15 @@ def test_a_file_that_is_no_map_is_refused(tmp_path: Path, text: str) -> None:
         mapping(tmp_path / "map.yaml")
 
 
+@pytest.mark.parametrize(
+    "text", ["aoa_statements: [w -> x]\naoa_statements: [w -> y]", "[" * 10_000, "when: 2026-99-99"]
+)
+def test_a_file_that_yaml_cannot_read_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "map.yaml").write_text(text)
+    with pytest.raises(MappingError, match="not a YAML or JSON document"):
+        mapping(tmp_path / "map.yaml")
+
+
 def test_the_llama_preset_gives_the_published_model_bit_for_bit(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from ckptcore.errors import DamagedFile
 from ckptcore.rules.issues import Issue, in_order
+from ckptcore.rules.json_documents import parse_json
 from ckptcore.rules.layout import parse_metadata_lock_name, parse_metadata_name, parse_rank_file_name
 
 COMPLETION_SCHEMA = 1
@@ -98,12 +99,12 @@ class Completion:
     def from_json(cls, data: bytes) -> Completion:
         """Raises :class:`DamagedFile` where ``data`` is no such document."""
         try:
-            document: Any = json.loads(data)
+            document: Any = parse_json(data)
             if document["schema"] != COMPLETION_SCHEMA:
                 raise ValueError(f"schema {document['schema']!r}, expected {COMPLETION_SCHEMA}")
             files = [WrittenFile(_text(file["name"]), _count(file["size_bytes"])) for file in document["files"]]
             return cls(_count(document["unique_id"]), tuple(sorted(files)))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise DamagedFile(f"is no completion mark: {error!r}") from error
 
 
