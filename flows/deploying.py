@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from uuid import UUID
 
 from prefect import Flow
@@ -24,7 +25,7 @@ from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCre
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.events.actions import ActionTypes, CallWebhook, SendNotification
-from prefect.events.schemas.automations import Automation, AutomationCore
+from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
@@ -40,6 +41,7 @@ from flows.parameters import merge_parameters
 
 _DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
 _PAGE = 200
+_T = TypeVar("_T")
 MERGES_QUEUE = "merges"
 """Comes before everything else in the pool: what looks after merges must not keep them waiting."""
 
@@ -160,7 +162,7 @@ def _schedule(when: str) -> IntervalSchedule | CronSchedule:
 
 def _remove_deployments(client: SyncPrefectClient, name: str, kept: Iterable[str], deployed: Deployed) -> None:
     tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[pipeline_tag(name)]))
-    for existing in client.read_deployments(deployment_filter=tagged, limit=_PAGE):
+    for existing in _all_of(partial(client.read_deployments, deployment_filter=tagged)):
         full_name = f"{client.read_flow(existing.flow_id).name}/{existing.name}"
         if full_name not in kept:
             client.delete_deployment(existing.id)
@@ -171,7 +173,7 @@ def _apply_automations(
     client: SyncPrefectClient, pipeline: str, wanted: Sequence[AutomationCore], deployed: Deployed
 ) -> None:
     existing = {
-        found.name: found for found in client.read_automations() if found.name.startswith(name_prefix(pipeline))
+        found.name: found for found in _all_of(client.read_automations) if found.name.startswith(name_prefix(pipeline))
     }
     for automation in wanted:
         digest = _digest(automation.model_dump(mode="json"))
@@ -190,11 +192,12 @@ def _apply_automations(
         deployed.removed.append(found.name)
 
 
-def _automations(client: SyncPrefectClient) -> Iterator[Automation]:
-    offset = 0
-    while page := client.read_automations(limit=_PAGE, offset=offset):
-        yield from page
-        offset += len(page)
+def _all_of(read: Callable[..., list[_T]]) -> list[_T]:
+    """Everything that ``read(limit=…, offset=…)`` gives: a server answers with 200 at most."""
+    found: list[_T] = []
+    while page := read(limit=_PAGE, offset=len(found)):
+        found += page
+    return found
 
 
 def _ensure_pool(client: SyncPrefectClient, name: str, deployed: Deployed) -> None:

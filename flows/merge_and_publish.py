@@ -23,7 +23,7 @@ from ckptcore.reconciling import fingerprint_of
 from ckptcore.rules.gates import DEFAULT_SMOKE_SECONDS, GateOptions, check_function
 from ckptcore.rules.output_layout import OutputLayout
 from ckptcore.rules.pipeline import version_key, version_tag
-from ckptcore.rules.release import DEFAULT_ALIAS
+from ckptcore.rules.release import DEFAULT_ALIAS, check_alias
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.sizes import parse_size
 from ckptcore.rules.versions import Version
@@ -112,6 +112,7 @@ def merge_and_publish(
     gates = GateOptions(check is not None, smoke, smoke_timeout_seconds, sign_key).gates()
     try:
         require_ready(gates)
+        check_alias(alias)
         expectations = read_expectations(None if expect is None else Path(expect))
         version = detect(source, component, step, unique_id, patience_seconds)
         _name_this_run(name, version)

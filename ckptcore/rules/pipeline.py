@@ -44,11 +44,6 @@ def _digest(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()[:24]
 
 
-def gpu_limit(host: str) -> str:
-    """The global concurrency limit that counts the free devices of a host."""
-    return f"gpu:{host}"
-
-
 def pipeline_tag(name: str) -> str:
     """The tag of everything that a deployed pipeline owns on a server."""
     return f"ckpt-pipeline:{name}"
