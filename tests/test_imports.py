@@ -20,7 +20,7 @@ ALLOWED = {
 MODULES = [
     pytest.param(room, module, id=f"{room}-{module.stem}")
     for room in ALLOWED
-    for module in sorted((PACKAGE / room).glob("*.py"))
+    for module in sorted((PACKAGE / room).rglob("*.py"))
 ]
 
 
@@ -43,7 +43,7 @@ def test_a_room_imports_only_the_rooms_below(room: str, module: Path) -> None:
     assert {name for name in ours if not any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed)} == set()
 
 
-@pytest.mark.parametrize("module", sorted((PACKAGE / "rules").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("module", sorted((PACKAGE / "rules").rglob("*.py")), ids=lambda path: path.stem)
 def test_rules_need_no_other_distribution(module: Path) -> None:
     roots = {name.split(".")[0] for name in imported_by(module)}
     assert roots - sys.stdlib_module_names - {"ckptcore"} == set()

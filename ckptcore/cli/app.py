@@ -39,16 +39,6 @@ def root(
     """
 
 
-def size_in_bytes(text: str) -> int:
-    """A size option's value; a wrong one is a usage error."""
-    from ckptcore.rules.sizes import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
 Source = Annotated[
     str, typer.Argument(metavar="SOURCE", help="A directory of rank files, a step, or a run of checkpoint-<step>/.")
 ]
@@ -57,18 +47,6 @@ Component = Annotated[
 ]
 Step = Annotated[int | None, typer.Option(min=0, metavar="N", help="The training step; default: the newest complete.")]
 UniqueId = Annotated[int | None, typer.Option("--id", min=0, metavar="N", help="Paddle's unique_id.")]
-Prefix = Annotated[
-    list[str] | None,
-    typer.Option("--prefix", metavar="P", help="Take the keys P.*, without the P.; may be repeated."),
-]
-KeepPrefix = Annotated[bool, typer.Option("--keep-prefix", help="Keep the prefix in the output's names.")]
-Include = Annotated[
-    list[str] | None, typer.Option("--include", metavar="GLOB", help="Take only keys that match; may be repeated.")
-]
-Exclude = Annotated[
-    list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Leave out keys that match; may be repeated.")
-]
-MaxShardSize = Annotated[str, typer.Option(metavar="SIZE", help="Largest shard: 500MB, 5GB, 2GiB.")]
 Alias = Annotated[str, typer.Option(metavar="ALIAS", help="The alias to move to the release.")]
 Attach = Annotated[
     list[Path] | None, typer.Option("--attach", metavar="FILE", help="A file to put into the release; may be repeated.")

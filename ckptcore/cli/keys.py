@@ -4,55 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckptcore.cli.app import (
-    Component,
-    Exclude,
-    Include,
-    Json,
-    KeepPrefix,
-    Prefix,
-    Source,
-    Step,
-    UniqueId,
-    app,
-    complain,
-    print_json,
-)
-from ckptcore.cli.layout_options import Dtype, Hf, KeepDtype, Map, layout_of
-from ckptcore.cli.source import choice_of
+from ckptcore.cli.app import Json, app, complain, print_json
+from ckptcore.cli.choice_options import chooses
 
 if TYPE_CHECKING:
+    from ckptcore.lifecycle import Choice
     from ckptcore.rules.regions import OutputTensor
     from ckptcore.rules.tensors import TensorSpec
 
 
 @app.command()
-def keys(
-    source: Source,
-    component: Component = None,
-    step: Step = None,
-    unique_id: UniqueId = None,
-    prefix: Prefix = None,
-    keep_prefix: KeepPrefix = False,
-    include: Include = None,
-    exclude: Exclude = None,
-    map_: Map = None,
-    hf: Hf = None,
-    dtype: Dtype = None,
-    keep_dtype: KeepDtype = None,
-    as_json: Json = False,
-) -> None:
+@chooses
+def keys(choice: Choice, as_json: Json = False) -> None:
     """List the tensors before and after a layout map.
 
     Those of SOURCE come first, then those of a release, each with what it is made of. Reads headers only.
     """
     from ckptcore.merging import lay_out
 
-    layout = layout_of(map_, hf, dtype, keep_dtype)
-    choice = choice_of(source, component, step, unique_id, prefix, keep_prefix, include, exclude, "5GB", layout)
     checkpoint = choice.verified().checkpoint
     before = [tensor.spec for tensor in checkpoint.tensors]
-    after = lay_out(checkpoint, selection=choice.selection, layout=layout)
+    after = lay_out(checkpoint, selection=choice.selection, layout=choice.layout)
     if as_json:
         print_json(
             {

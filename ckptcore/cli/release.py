@@ -10,26 +10,17 @@ import typer
 from ckptcore.cli.app import (
     Alias,
     Attach,
-    Component,
-    Exclude,
     Expect,
-    Include,
     Json,
-    KeepPrefix,
-    MaxShardSize,
-    Prefix,
-    Source,
-    Step,
-    UniqueId,
     app,
     complain,
     print_json,
 )
+from ckptcore.cli.choice_options import MaxShardSize, chooses, sharded
 from ckptcore.cli.gate_options import Check, SignKey, Smoke, SmokeTimeout, gate_options_of
-from ckptcore.cli.layout_options import Dtype, Hf, KeepDtype, Map, layout_of
-from ckptcore.cli.source import choice_of
 
 if TYPE_CHECKING:
+    from ckptcore.lifecycle import Choice
     from ckptcore.publishing import Published
 
 Registry = Annotated[Path, typer.Argument(metavar="REGISTRY", help="The directory that holds the releases.")]
@@ -120,22 +111,12 @@ def resolve(
 
 
 @app.command()
+@chooses
 def run(
-    source: Source,
+    choice: Choice,
     registry: Registry,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The name to publish under.")],
-    component: Component = None,
-    step: Step = None,
-    unique_id: UniqueId = None,
-    prefix: Prefix = None,
-    keep_prefix: KeepPrefix = False,
-    include: Include = None,
-    exclude: Exclude = None,
     max_shard_size: MaxShardSize = "5GB",
-    map_: Map = None,
-    hf: Hf = None,
-    dtype: Dtype = None,
-    keep_dtype: KeepDtype = None,
     alias: Alias = "latest",
     attach: Attach = None,
     expect: Expect = None,
@@ -152,10 +133,7 @@ def run(
     """
     from ckptcore.expecting import read_expectations
 
-    layout = layout_of(map_, hf, dtype, keep_dtype)
-    choice = choice_of(
-        source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size, layout
-    )
+    choice = sharded(choice, max_shard_size)
     attached = tuple(attach or ())
     expectations = read_expectations(expect)
     gates = gate_options_of(check, smoke, smoke_timeout, sign_key)

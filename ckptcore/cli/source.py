@@ -7,47 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ckptcore.cli.app import (
-    Component,
-    Exclude,
-    Include,
-    Json,
-    KeepPrefix,
-    MaxShardSize,
-    Prefix,
-    Source,
-    Step,
-    UniqueId,
-    app,
-    complain,
-    print_json,
-    size_in_bytes,
-)
-from ckptcore.cli.layout_options import Dtype, Hf, KeepDtype, Map, layout_of
+from ckptcore.cli.app import Component, Json, Source, Step, UniqueId, app, complain, print_json
+from ckptcore.cli.choice_options import MaxShardSize, chooses, sharded
 
 if TYPE_CHECKING:
     from ckptcore.lifecycle import Choice
-    from ckptcore.rules.output_layout import OutputLayout
-
-
-def choice_of(
-    source: str,
-    component: str | None,
-    step: int | None,
-    unique_id: int | None,
-    prefix: list[str] | None,
-    keep_prefix: bool,
-    include: list[str] | None,
-    exclude: list[str] | None,
-    max_shard_size: str,
-    layout: OutputLayout,
-) -> Choice:
-    """The options that choose a version and what of it, as one value."""
-    from ckptcore.lifecycle import Choice
-    from ckptcore.rules.selection import Selection
-
-    selection = Selection(tuple(prefix or ()), keep_prefix, tuple(include or ()), tuple(exclude or ()))
-    return Choice(source, component, step, unique_id, selection, size_in_bytes(max_shard_size), layout)
 
 
 @app.command()
@@ -119,31 +83,17 @@ def verify(
 
 
 @app.command()
+@chooses
 def plan(
-    source: Source,
-    component: Component = None,
-    step: Step = None,
-    unique_id: UniqueId = None,
-    prefix: Prefix = None,
-    keep_prefix: KeepPrefix = False,
-    include: Include = None,
-    exclude: Exclude = None,
+    choice: Choice,
     max_shard_size: MaxShardSize = "5GB",
-    map_: Map = None,
-    hf: Hf = None,
-    dtype: Dtype = None,
-    keep_dtype: KeepDtype = None,
     as_json: Json = False,
 ) -> None:
     """Print what a merge would do, and write nothing.
 
     Every shard, tensor and copy is listed, with the bytes, the memory and the free disk that the merge needs.
     """
-    layout = layout_of(map_, hf, dtype, keep_dtype)
-    choice = choice_of(
-        source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size, layout
-    )
-    planned = choice.planned()
+    planned = sharded(choice, max_shard_size).planned()
     if as_json:
         print_json(planned.to_json())
     else:
@@ -152,21 +102,11 @@ def plan(
 
 
 @app.command()
+@chooses
 def merge(
-    source: Source,
+    choice: Choice,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The directory to write; parents are made.")],
-    component: Component = None,
-    step: Step = None,
-    unique_id: UniqueId = None,
-    prefix: Prefix = None,
-    keep_prefix: KeepPrefix = False,
-    include: Include = None,
-    exclude: Exclude = None,
     max_shard_size: MaxShardSize = "5GB",
-    map_: Map = None,
-    hf: Hf = None,
-    dtype: Dtype = None,
-    keep_dtype: KeepDtype = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT, at once, where it exists.")] = False,
     digests: Annotated[bool, typer.Option(help="Compute the SHA-256 of every shard on the way.")] = True,
     as_json: Json = False,
@@ -180,13 +120,9 @@ def merge(
     from ckptcore.merging import merge as merge_plan
     from ckptcore.rules.versions import version_label
 
-    layout = layout_of(map_, hf, dtype, keep_dtype)
-    choice = choice_of(
-        source, component, step, unique_id, prefix, keep_prefix, include, exclude, max_shard_size, layout
-    )
-    planned = choice.planned()
+    planned = sharded(choice, max_shard_size).planned()
     # A plain merge writes what it merged alone; what is to be loaded by its configuration carries it.
-    attach = companions_of(planned.directory, layout) if layout.is_for_hf else ()
+    attach = companions_of(planned.directory, choice.layout) if choice.layout.is_for_hf else ()
     manifest = merge_plan(
         planned, out, overwrite=overwrite, digests=digests, attach=attach, on_progress=Progress(planned)
     )
