@@ -66,7 +66,7 @@ endif
 e2e: $(VENV)/dev.stamp ## pipelines with a real server, worker and events: half an hour; CKPT_SOAK_VERSIONS=50
 	$(VENV)/bin/pytest -m e2e tests/e2e
 
-e2e-short: $(VENV)/dev.stamp ## … the part of it that runs in CI
+e2e-short: $(VENV)/dev.stamp ## … its short part: one pipeline, some minutes
 	$(VENV)/bin/pytest -m "e2e and not soak" tests/e2e
 
 test-paddle: .venv-paddle/dev.stamp ## the cross-check against Paddle itself (CPU wheel)
@@ -102,6 +102,7 @@ lock: ## write requirements.lock anew; pins stay unless pyproject.toml or UPGRAD
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch" && \
 	"$$scratch/bin/python" -m pip install -qq --disable-pip-version-check uv && \
 	"$$scratch/bin/uv" pip compile --quiet --universal --python-version 3.11 --extra dev --extra paddle --extra sign \
+		--extra dask --extra dashboard --extra otel \
 		--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 		$(if $(UPGRADE),--upgrade) -o requirements.lock pyproject.toml
 
@@ -126,12 +127,12 @@ $(VENV)/runtime.stamp: $(LOCKED)
 
 $(VENV)/dev.stamp: $(LOCKED)
 	$(call make_venv,$(VENV),$(PYTHON))
-	@$(VENV)/bin/$(PIP_INSTALL) -e '.[dev]'
+	@$(VENV)/bin/$(PIP_INSTALL) -e '.[dev,dask,dashboard,otel]'
 	@touch $(VENV)/runtime.stamp $@
 
 .venv-newest/dev.stamp: $(LOCKED)
 	$(call make_venv,.venv-newest,$(NEWEST))
-	@.venv-newest/bin/$(PIP_INSTALL) -e '.[dev]'
+	@.venv-newest/bin/$(PIP_INSTALL) -e '.[dev,dask,dashboard,otel]'
 	@touch $@
 
 .venv-paddle/dev.stamp: $(LOCKED)
