@@ -13,8 +13,11 @@ from pydantic_core import ErrorDetails
 
 from ckptcore.errors import CheckpointError, InvalidConfig
 from ckptcore.expecting import read_expectations
-from ckptcore.pipeline import ROOT, Pipeline
+from ckptcore.mappings import mapping
+from ckptcore.pipeline import Pipeline
+from ckptcore.pipeline_fields import ROOT
 from ckptcore.rules.issues import Issue
+from ckptcore.rules.output_layout import PRESETS
 from ckptcore.storage.regular_files import read_document
 from ckptcore.yaml_documents import NotYaml
 from ckptcore.yaml_lines import LinedDocument, Place, read_lined
@@ -36,7 +39,7 @@ def read_config(path: str | os.PathLike[str]) -> Pipeline:
         issues += _issues(error.errors(include_url=False), document, name)
     # What spans several values is looked at even where others are wrong, as far as the document has its shape.
     issues += _contradictions(document, name)
-    issues += _unreadable_expectations(document, name, root)
+    issues += _unreadable_files(document, name, root)
     if issues or pipeline is None:
         refusal = InvalidConfig(f"{os.fspath(path)}: {len(set(issues))} mistake(s)", issues)
         refusal.issues = tuple(sorted(refusal.issues, key=_line_of))
@@ -117,17 +120,31 @@ def _contradictions(document: LinedDocument, name: str) -> Iterator[Issue]:
             yield Issue(f"{name}:{document.line(('notifications', position))}", what, code="config-target")
 
 
-def _unreadable_expectations(document: LinedDocument, name: str, root: str) -> Iterator[Issue]:
+def _unreadable_files(document: LinedDocument, name: str, root: str) -> Iterator[Issue]:
+    """What the files that the sources name are refused for, and maps that are no file."""
     for position, source in enumerate(_list(document.value, "sources")):
-        path = source.get("expectations") if isinstance(source, dict) else None
-        if not isinstance(path, str):
+        if not isinstance(source, dict):
             continue
-        where = f"{name}:{document.line(('sources', position, 'expectations'))}"
-        try:
-            read_expectations(Path(root, os.path.expanduser(path)))
-        except CheckpointError as error:
-            yield Issue(where, f"sources.{position}.expectations: {error.message}", code="config-expectations")
-            yield from (Issue(where, str(issue), code=issue.code) for issue in error.issues)
+        for key, read in (("expectations", _read_expectations), ("map", _read_map)):
+            value = source.get(key)
+            where = f"{name}:{document.line(('sources', position, key))}"
+            try:
+                read(value, root)
+            except CheckpointError as error:
+                yield Issue(where, f"sources.{position}.{key}: {error.message}", code=f"config-{key}")
+                yield from (Issue(where, str(issue), code=issue.code) for issue in error.issues)
+
+
+def _read_expectations(value: object, root: str) -> None:
+    if isinstance(value, str):
+        read_expectations(Path(root, os.path.expanduser(value)))
+
+
+def _read_map(value: object, root: str) -> None:
+    if isinstance(value, str) and value not in PRESETS:
+        value = str(Path(root, os.path.expanduser(value)))
+    if isinstance(value, (str, dict)) or (isinstance(value, list) and all(isinstance(line, str) for line in value)):
+        mapping(value)
 
 
 def _list(document: object, key: str) -> list[object]:

@@ -6,91 +6,36 @@ from ``ckpt.yaml``, the only module of the library that imports pydantic.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ckptcore.errors import CheckpointError
-from ckptcore.rules.gates import GateOptions, check_function
-from ckptcore.rules.layout import COMPONENTS
-from ckptcore.rules.pipeline import parse_interval
-from ckptcore.rules.release import DEFAULT_ALIAS, check_alias, check_name
-from ckptcore.rules.retention import KeepEvery, KeepLast, KeepNewerThan, Rule, format_age, parse_age
+from ckptcore.mappings import mapping
+from ckptcore.pipeline_fields import (
+    Address,
+    Alias,
+    Component,
+    Dtype,
+    Duration,
+    Function,
+    Map,
+    Name,
+    PathText,
+    Positive,
+    Size,
+    When,
+)
+from ckptcore.rules.gates import GateOptions
+from ckptcore.rules.output_layout import OutputLayout
+from ckptcore.rules.release import DEFAULT_ALIAS
+from ckptcore.rules.retention import KeepEvery, KeepLast, KeepNewerThan, Rule, parse_age
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.sizes import parse_size
 
-ROOT = "root"
-"""The key of the validation context under which the directory stands that relative paths start from."""
-
 Alert = Literal["stalled", "damaged", "failed", "refused", "crashed"]
 ALERTS: tuple[Alert, ...] = ("stalled", "damaged", "failed", "refused", "crashed")
-
-
-def _absolute(path: str, info: ValidationInfo) -> str:
-    """Relative paths of a file are relative to the file, not to who reads it."""
-    root = (info.context or {}).get(ROOT)
-    return path if root is None else os.path.normpath(os.path.join(root, os.path.expanduser(path)))
-
-
-def _text(value: object) -> object:
-    # YAML reads `60` as a number and `5m` as a text; both are times.
-    return f"{value}s" if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _age(text: str) -> str:
-    parse_age(text)
-    return text
-
-
-def _when(text: str) -> str:
-    parse_interval(text)
-    return text
-
-
-def _size(text: str) -> str:
-    parse_size(text)
-    return text
-
-
-def _name(text: str) -> str:
-    return _refused(lambda: check_name(text, "name"))
-
-
-def _alias(text: str) -> str:
-    return _refused(lambda: check_alias(text))
-
-
-def _refused(check: Callable[[], str]) -> str:
-    try:
-        return check()
-    except CheckpointError as error:
-        raise ValueError(error.message) from error
-
-
-def _component(text: str) -> str:
-    if text not in COMPONENTS:
-        raise ValueError(f"is none of {', '.join(COMPONENTS)}")
-    return text
-
-
-def _web_address(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise ValueError("is no http:// or https:// address")
-    return text
-
-
-PathText = Annotated[str, Field(min_length=1), AfterValidator(_absolute)]
-Duration = Annotated[str, BeforeValidator(_text), AfterValidator(_age)]
-When = Annotated[str, BeforeValidator(_text), AfterValidator(_when)]
-Size = Annotated[str, AfterValidator(_size)]
-Name = Annotated[str, AfterValidator(_name)]
-Alias = Annotated[str, AfterValidator(_alias)]
-Component = Annotated[str, AfterValidator(_component)]
-Function = Annotated[str, AfterValidator(check_function)]
-Address = Annotated[str, AfterValidator(_web_address)]
-Positive = Annotated[int, Field(gt=0)]
 
 
 class _Section(BaseModel):
@@ -108,12 +53,10 @@ class ServerSettings(_Section):
     state: PathText = Field(default=".ckpt", description="Its directory: database, settings and logs.")
 
 
-class SourceSettings(_Section):
-    """A training run, and what of each of its versions goes into a release."""
+class SourceChoice(_Section):
+    """A training run, what of each of its versions goes into a release, and in which layout."""
 
     path: PathText = Field(description="A directory of rank files, a step, or a run of checkpoint-<step>/ directories.")
-    name: Name | None = Field(default=None, description="The name to publish under, where it is not the pipeline's.")
-    alias: Alias | None = Field(default=None, description="The alias to move, where it is not the pipeline's.")
     component: Component | None = Field(
         default=None, description="model_state where it exists, unless another is named."
     )
@@ -121,15 +64,55 @@ class SourceSettings(_Section):
     keep_prefix: bool = Field(default=False, description="Keep the prefix in the names of the release.")
     include: tuple[str, ...] = Field(default=(), description="Take only keys that match one of these globs.")
     exclude: tuple[str, ...] = Field(default=(), description="Leave out keys that match one of these globs.")
+    map: Map | None = Field(
+        default=None, description="A preset (a model family), a file of AOA statements, or the statements."
+    )
+    hf: PathText | None = Field(
+        default=None,
+        description="The directory of the Hugging Face model whose configuration and tokenizer go into each release.",
+    )
+    dtype: Dtype | None = Field(default=None, description="Round every float tensor to this dtype.")
+    keep_dtype: tuple[str, ...] = Field(
+        default=(), description="But not the tensors whose names match one of these globs."
+    )
     expectations: PathText | None = Field(
         default=None, description="A YAML of expected names, shapes, dtypes and counts."
     )
     max_shard_size: Size = Field(default="5GB", description="The largest shard.")
-    attach: tuple[PathText, ...] = Field(default=(), description="Files to put into each release.")
+    attach: tuple[PathText, ...] = Field(
+        default=(),
+        description="Files to put into each release; configuration and tokenizer beside the source are found.",
+    )
+
+    @model_validator(mode="after")
+    def _only_what_is_cast_can_be_kept(self) -> SourceChoice:
+        if self.keep_dtype and self.dtype is None:
+            raise ValueError("keep_dtype says what dtype leaves alone; give both")
+        return self
 
     @property
     def selection(self) -> Selection:
         return Selection(self.prefixes, self.keep_prefix, self.include, self.exclude)
+
+    @property
+    def max_shard_bytes(self) -> int:
+        return parse_size(self.max_shard_size)
+
+    def layout(self) -> OutputLayout:
+        """The layout, its map read from its file. Raises :class:`MappingError` for one that cannot be read."""
+        return OutputLayout(None if self.map is None else mapping(self.map), self.hf, self.dtype, self.keep_dtype)
+
+
+class SourceSettings(SourceChoice):
+    """A source of a pipeline, and where its releases go if not to where the pipeline says."""
+
+    name: Name | None = Field(default=None, description="The name to publish under, where it is not the pipeline's.")
+    alias: Alias | None = Field(default=None, description="The alias to move, where it is not the pipeline's.")
+
+    @property
+    def choice(self) -> SourceChoice:
+        """The source alone, as a flow takes it."""
+        return SourceChoice.model_validate(self.model_dump(exclude={"name", "alias"}))
 
 
 class CheckSettings(_Section):
@@ -147,6 +130,16 @@ class CheckSettings(_Section):
 
     def options(self) -> GateOptions:
         return GateOptions(self.gpu, self.smoke, parse_age(self.smoke_timeout), self.sign_key)
+
+    @classmethod
+    def of(cls, options: GateOptions) -> CheckSettings:
+        """The settings that give these options, times rounded up to seconds."""
+        return cls(
+            gpu=options.check,
+            smoke=options.smoke,
+            smoke_timeout=f"{math.ceil(options.smoke_timeout_seconds)}s",
+            sign_key=options.sign_key,
+        )
 
 
 class ScheduleSettings(_Section):
@@ -228,34 +221,6 @@ class Pipeline(_Section):
     def names(self) -> tuple[str, ...]:
         """The names that the pipeline publishes under, in the order of its sources."""
         return tuple(self.name_of(source) for source in self.sources)
-
-
-def intentions(pipeline: Pipeline) -> Iterator[str]:
-    """What the pipeline would do, one sentence a line."""
-    for source in pipeline.sources:
-        found = "" if os.path.isdir(source.path) else " (not there yet)"
-        what = f"every new version in {source.path}{found}"
-        part = ", ".join(filter(None, [source.component or "", *(f"{prefix}.*" for prefix in source.prefixes)]))
-        target = f"{pipeline.name_of(source)}@{pipeline.alias_of(source)}"
-        yield f"publish {what}{f', {part},' if part else ''} as {target} in {pipeline.registry}"
-    gates = [type(gate).__name__ for gate in pipeline.checks.options().gates()]
-    yield f"let each release pass: verification, validation{''.join(f', {gate}' for gate in gates)}"
-    for flow, when in pipeline.schedule:
-        if when is not None:
-            yield f"run {flow.replace('_', '-')} {_spoken(when)}"
-    if pipeline.retention.rules():
-        yield f"keep of the releases: {', '.join(map(str, pipeline.retention.rules()))}"
-    if pipeline.stall is not None:
-        yield f"alert where no version comes for {format_age(parse_age(pipeline.stall))}"
-    for told in pipeline.notifications:
-        yield f"tell {told.webhook or told.block} of: {', '.join(told.alerts)}"
-    server = pipeline.server
-    yield f"use the server at {server.url}" if server.url else f"start a server on {server.host}:{server.port}"
-
-
-def _spoken(when: str) -> str:
-    interval = parse_interval(when)
-    return f"at {when!r}" if interval is None else f"every {format_age(interval)}"
 
 
 def as_document(pipeline: Pipeline) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 
 from ckptcore.events import DAMAGED, WRITTEN
 from ckptcore.pipeline import Alert, Pipeline, SourceSettings
-from ckptcore.rules.pipeline import glob_of, pipeline_tag
+from ckptcore.rules.pipeline import glob_of, pipeline_tag, version_parameters
 from ckptcore.rules.retention import parse_age
 from flows.parameters import PATIENCE_SECONDS
 from tasks.ending import REFUSED
@@ -124,11 +124,8 @@ def _publish(deployment_id: UUID) -> RunDeployment:
         source="selected",
         deployment_id=deployment_id,
         job_variables=None,
-        parameters={
-            "source": "{{ event.payload.path }}",
-            "unique_id": "{{ event.payload.unique_id }}",
-            "patience_seconds": PATIENCE_SECONDS,
-        },
+        parameters=version_parameters("{{ event.payload.path }}", "{{ event.payload.unique_id }}")
+        | {"patience_seconds": PATIENCE_SECONDS},
     )
 
 

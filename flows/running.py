@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckptcore.errors import PrefectUnavailable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from ckptcore.lifecycle import Choice
+    from ckptcore.pipeline import SourceChoice
     from ckptcore.publishing import Published
 
 _ENVIRONMENT = {
@@ -50,44 +52,54 @@ def run_as_flow(
         os.makedirs(os.path.expanduser(home), exist_ok=True)
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+    from ckptcore.pipeline import CheckSettings
     from flows.merge_and_publish import merge_and_publish
 
-    layout = choice.layout
     has_server = bool(PREFECT_API_URL.value())
     # Nobody watches for the heartbeats of a run whose server ends with it, and stopping them takes a second.
     settings = {} if has_server else {PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     with temporary_settings(settings), _faults_of_the_server():
         state = merge_and_publish(
-            # Absolute, so that a retry from elsewhere means the same.
-            source=os.path.abspath(choice.source),
+            source=_source(choice, attach, expect),
             registry=os.path.abspath(registry),
             name=name,
-            component=choice.component,
+            alias=alias,
             step=choice.step,
             unique_id=choice.unique_id,
-            prefixes=choice.selection.prefixes,
-            keep_prefix=choice.selection.keep_prefix,
-            include=choice.selection.include,
-            exclude=choice.selection.exclude,
-            max_shard_size=str(choice.max_shard_bytes),
-            alias=alias,
-            attach=tuple(os.path.abspath(path) for path in attach),
-            expect=None if expect is None else os.path.abspath(expect),
-            check="gpu" if gates.check else None,
-            smoke=gates.smoke,
-            smoke_timeout_seconds=gates.smoke_timeout_seconds,
-            sign_key=None if gates.sign_key is None else os.path.abspath(gates.sign_key),
-            # The statements themselves, not their file.
-            layout_map=None if layout.map is None else layout.map.to_document(),
-            hf=None if layout.hf is None else os.path.abspath(layout.hf),
-            dtype=layout.dtype,
-            keep_dtype=layout.keep_dtype,
+            checks=CheckSettings.of(
+                replace(gates, sign_key=None if gates.sign_key is None else os.path.abspath(gates.sign_key))
+            ),
             return_state=True,
         )
         if not has_server and state.state_details.flow_run_id is not None:
             _wait_until_recorded(state.state_details.flow_run_id)
     published: Published = state.result()
     return published
+
+
+def _source(
+    choice: Choice, attach: Sequence[str | os.PathLike[str]], expect: str | os.PathLike[str] | None
+) -> SourceChoice:
+    """The choice as the flow takes it, with absolute paths, so that a retry from elsewhere means the same."""
+    from ckptcore.pipeline import SourceChoice
+
+    selection, layout = choice.selection, choice.layout
+    return SourceChoice(
+        path=os.path.abspath(choice.source),
+        component=choice.component,
+        prefixes=selection.prefixes,
+        keep_prefix=selection.keep_prefix,
+        include=selection.include,
+        exclude=selection.exclude,
+        # The statements themselves, not their file.
+        map=None if layout.map is None else layout.map.to_document(),
+        hf=None if layout.hf is None else os.path.abspath(layout.hf),
+        dtype=layout.dtype,
+        keep_dtype=layout.keep_dtype,
+        expectations=None if expect is None else os.path.abspath(expect),
+        max_shard_size=str(choice.max_shard_bytes),
+        attach=tuple(os.path.abspath(path) for path in attach),
+    )
 
 
 @contextmanager

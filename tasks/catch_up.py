@@ -25,7 +25,7 @@ from prefect.states import Cancelled, Crashed
 from ckptcore.events import damaged_event, send
 from ckptcore.pipeline import Pipeline, SourceSettings
 from ckptcore.reconciling import Outstanding, outstanding
-from ckptcore.rules.pipeline import MERGE_LIMITS, version_tag
+from ckptcore.rules.pipeline import MERGE_LIMITS, version_parameters, version_tag
 from ckptcore.rules.reconciling import Attempt, Outcome, next_attempt
 from ckptcore.rules.versions import StateKind
 from tasks.artifacts import Row, artifact_key, show_table
@@ -97,9 +97,9 @@ def _bury_forgotten(client: SyncPrefectClient, deployment_id: UUID) -> None:
 
 
 def _underway(client: SyncPrefectClient, deployment_id: UUID) -> list[tuple[object, object]]:
-    """Source and unique_id of each run of the deployment that waits or works; runs that wait have no tag yet."""
+    """Directory and unique_id of each run of the deployment that waits or works; runs that wait have no tag yet."""
     runs = _runs(client, deployment_id, _UNDERWAY)
-    return [(run.parameters.get("source"), run.parameters.get("unique_id")) for run in runs]
+    return [(run.parameters.get("directory"), run.parameters.get("unique_id")) for run in runs]
 
 
 def _runs(client: SyncPrefectClient, deployment_id: UUID, states: list[StateType]) -> list[FlowRun]:
@@ -128,7 +128,7 @@ def _start(client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, a
     version = found.version
     client.create_flow_run_from_deployment(
         deployment_id,
-        parameters={"source": version.directory, "unique_id": version.unique_id},
+        parameters=version_parameters(version.directory, version.unique_id),
         tags=[version_tag(found.key)],
         name=version.label,
         # Two reconciles at once, or one that is tried again, start one run.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,10 @@ os.environ |= {
     # Its first start migrates a new database: 20 s and more on two busy cores, where Prefect waits for 20 by default.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
 }
+
+# What runs tests in the background lets them ignore these, and the commands that they start would ignore them too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # Time limits say more about the machine than about the code, so there are none.
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=60)

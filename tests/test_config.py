@@ -12,8 +12,10 @@ import yaml
 
 from ckptcore.config import read_config
 from ckptcore.errors import InvalidConfig
-from ckptcore.pipeline import ALERTS, Pipeline, as_document, intentions
+from ckptcore.intentions import intentions
+from ckptcore.pipeline import ALERTS, Pipeline, as_document
 from ckptcore.rules.gates import SmokeTest
+from ckptcore.rules.output_layout import LayoutMap, OutputLayout
 from ckptcore.rules.retention import KeepEvery, KeepLast, KeepNewerThan
 from tests.command import REPOSITORY, ckpt
 from tests.corpus import LLAMA_RUN
@@ -44,6 +46,7 @@ def test_the_smallest_file(tmp_path: Path) -> None:
 
 def test_every_part(tmp_path: Path) -> None:
     (tmp_path / "shapes.yaml").write_text("tensors: {w: {shape: [8, 6]}}")
+    (tmp_path / "map.yaml").write_text("aoa_statements: ['w -> v']")
     pipeline = read_config(
         written(
             tmp_path,
@@ -56,6 +59,9 @@ server: {url: "http://prefect.example.org/api"}
 sources:
   - {path: output, component: model_state, prefixes: [model], expectations: shapes.yaml, max_shard_size: 2GiB}
   - {path: output, name: ema, alias: newest, include: ["ema.*"], exclude: ["*.bias"], attach: [LICENSE]}
+  - {path: output, name: hf, map: llama, hf: config, dtype: bfloat16, keep_dtype: ["*.norm.*"]}
+  - {path: output, name: mapped, map: map.yaml}
+  - {path: output, name: said, map: ["a^T -> b"]}
 checks: {deep: true, gpu: true, smoke: "mine.tests:accepts", smoke_timeout: 90, sign_key: key.pem}
 schedule: {reconcile: null, post_training: 0 6 * * *, prune: 1d, audit: 2w}
 stall: 2h
@@ -68,8 +74,12 @@ notifications:
 """,
         )
     )
-    assert pipeline.names == ("llama", "ema")
-    assert [pipeline.alias_of(source) for source in pipeline.sources] == ["best", "newest"]
+    assert pipeline.names == ("llama", "ema", "hf", "mapped", "said")
+    assert [pipeline.alias_of(source) for source in pipeline.sources] == ["best", "newest", "best", "best", "best"]
+    hf, mapped, said_here = (source.layout() for source in pipeline.sources[2:])
+    assert hf == OutputLayout(LayoutMap("llama"), str(tmp_path / "config"), "bfloat16", ("*.norm.*",))
+    assert mapped == OutputLayout(LayoutMap("", ("w -> v",)))
+    assert said_here == OutputLayout(LayoutMap("", ("a^T -> b",)))
     assert pipeline.sources[0].selection.prefixes == ("model",)
     assert pipeline.sources[1].attach == (str(tmp_path / "LICENSE"),)
     assert SmokeTest("mine.tests:accepts", 90.0) in pipeline.checks.options().gates()
@@ -79,6 +89,8 @@ notifications:
     for expected in (
         "model.*, as llama@best in /models",
         "ema@newest",
+        "laid out by llama rounded to bfloat16, as hf@best",
+        "laid out by its statements, as said@best",
         "every 14d",
         "at '0 6 * * *'",
         "team of: stalled",
@@ -100,6 +112,9 @@ sources:
   - path: out
     prefixes: 7
     expectations: nope.yaml
+    map: lama
+    dtype: int8
+  - {path: out, name: x, keep_dtype: [w], map: [w ->> v, "x -> y", "-> z"]}
 schedule:
   prune: 61 bad
 stall: soon
@@ -121,17 +136,26 @@ notifications:
         "ckpt.yaml:8: sources.1 publishes as 'llama', as sources.0 does: give it a name",
         "ckpt.yaml:9: sources.1.prefixes: Input should be a valid tuple: found 7",
         f"ckpt.yaml:10: sources.1.expectations: cannot read {tmp_path}/nope.yaml: No such file or directory",
-        "ckpt.yaml:12: schedule.prune: '61 bad' is neither a time such as 5m or 1h nor a cron line of five fields",
-        "ckpt.yaml:12: schedule.prune: retention says of nothing that it is kept",
-        "ckpt.yaml:14: stall is given twice; first on line 13",
         (
-            "ckpt.yaml:15: gpu is not known; known here: alias, checks, limits, name, notifications, registry, "
+            f"ckpt.yaml:11: sources.1.map: {tmp_path}/lama: neither a preset nor a file; the presets are deepseek_v3, "
+            "ernie4_5, ernie4_5_moe, glm4_moe, llama, qwen2, qwen3, qwen3_moe"
+        ),
+        "ckpt.yaml:12: sources.1.dtype: is none of float64, float32, float16, bfloat16: found 'int8'",
+        "ckpt.yaml:13: sources.2.map: 2 layout statements cannot be understood",
+        "ckpt.yaml:13: sources.2: keep_dtype says what dtype leaves alone; give both",
+        "ckpt.yaml:13: statement 1 `w ->> v`: unexpected character '>' at position 4",
+        "ckpt.yaml:13: statement 3 `-> z`: expected a tensor name, found '->' at position 0",
+        "ckpt.yaml:15: schedule.prune: '61 bad' is neither a time such as 5m or 1h nor a cron line of five fields",
+        "ckpt.yaml:15: schedule.prune: retention says of nothing that it is kept",
+        "ckpt.yaml:17: stall is given twice; first on line 16",
+        (
+            "ckpt.yaml:18: gpu is not known; known here: alias, checks, limits, name, notifications, registry, "
             "retention, schedule, server, sources, stall, watch, work_pool"
         ),
-        "ckpt.yaml:16: watch.every: '0s' is not an age such as 90s, 30m, 12h, 7d or 2w",
-        "ckpt.yaml:18: notifications.0 needs one of webhook and block",
+        "ckpt.yaml:19: watch.every: '0s' is not an age such as 90s, 30m, 12h, 7d or 2w",
+        "ckpt.yaml:21: notifications.0 needs one of webhook and block",
         (
-            "ckpt.yaml:18: notifications.0.alerts.0: Input should be 'stalled', 'damaged', 'failed', 'refused' or "
+            "ckpt.yaml:21: notifications.0.alerts.0: Input should be 'stalled', 'damaged', 'failed', 'refused' or "
             "'crashed': found 'falled'"
         ),
     ]

@@ -16,7 +16,7 @@ from prefect.states import Completed, Crashed, Failed, Pending, Running, Schedul
 
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
 from ckptcore.errors import InvalidConfig, ReleaseInvalid, SelectionError
-from ckptcore.pipeline import Pipeline
+from ckptcore.pipeline import Pipeline, SourceChoice
 from ckptcore.registry import resolve
 from ckptcore.rules.pipeline import merge_limit, pipeline_tag
 from flows import deploying
@@ -106,7 +106,7 @@ def test_blocks_are_a_registry_and_a_source_by_name(server: str, tmp_path: Path)
     assert isinstance(source, CheckpointSource)
     assert isinstance(registry, CheckpointRegistry)
     assert [source.newest_complete()] == list(source.versions())
-    merge_and_publish(source.path, registry.path, "tiny")
+    merge_and_publish(SourceChoice(path=source.path), registry.path, "tiny")
     assert registry.names() == ("tiny",)
     assert registry.resolve("tiny") == resolve(tmp_path / "registry", "tiny")
 
@@ -117,7 +117,7 @@ def test_reconcile_starts_the_oldest_first_as_far_as_there_is_room(server: str, 
     assert reconcile(pipeline)["back"].started == ("version 0 of step 1", "version 0 of step 2")
     assert reconcile(pipeline)["back"].started == ()  # both wait: there is no room
     runs = merges_of("back")
-    assert [run.parameters["source"] for run in runs] == [
+    assert [run.parameters["directory"] for run in runs] == [
         str(tmp_path / "run" / f"checkpoint-{step}" / "model_state") for step in (1, 2)
     ]
     merge_and_publish(**runs[0].parameters)
@@ -166,7 +166,7 @@ def test_runs_that_were_missed_are_dropped(server: str, tmp_path: Path) -> None:
 def test_limits_of_versions_are_tidied_up(server: str, tmp_path: Path) -> None:
     pipeline = pipeline_in(tmp_path, "tidy")
     deploy(pipeline, str(tmp_path))
-    merge_and_publish(str(tmp_path / "run"), pipeline.registry, "tidy")
+    merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "tidy")
     name = merge_limit("tidy", str(tmp_path / "run" / "checkpoint-3" / "model_state"), 0)
     with get_client(sync_client=True) as client:
         assert client.read_global_concurrency_limit_by_name(name).active_slots == 0
@@ -178,14 +178,21 @@ def test_a_version_that_is_not_whole_ends_a_patient_run_well(server: str, tmp_pa
     run = write_trainer_run(tmp_path / "run", {1: SAVED.without_rank(1)}, signals=False)
     directory = str(run / "checkpoint-1" / "model_state")
     state = merge_and_publish(
-        directory, str(tmp_path / "registry"), "w", unique_id=0, patience_seconds=0.1, return_state=True
+        SourceChoice(path=directory),
+        str(tmp_path / "registry"),
+        "w",
+        unique_id=0,
+        patience_seconds=0.1,
+        return_state=True,
     )
     assert (state.name, state.is_completed()) == ("NotYet", True)
 
 
 def test_a_refusal_has_a_name_of_its_own(server: str, tmp_path: Path) -> None:
     write_trainer_run(tmp_path / "run", {1: SAVED})
-    state = merge_and_publish(str(tmp_path / "run"), str(tmp_path / "r"), "w", include=("no",), return_state=True)
+    state = merge_and_publish(
+        SourceChoice(path=str(tmp_path / "run"), include=("no",)), str(tmp_path / "r"), "w", return_state=True
+    )
     assert (state.name, state.is_failed()) == ("Refused", True)
     with pytest.raises(SelectionError):
         state.result()
@@ -193,8 +200,8 @@ def test_a_refusal_has_a_name_of_its_own(server: str, tmp_path: Path) -> None:
 
 def test_post_training_publishes_candidates_prunes_and_does_not_move_latest(server: str, tmp_path: Path) -> None:
     pipeline = pipeline_in(tmp_path, "end", retention={"last": 1})
-    merge_and_publish(str(tmp_path / "run"), pipeline.registry, "end", step=1)
-    merge_and_publish(str(tmp_path / "run"), pipeline.registry, "end", step=2)
+    merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "end", step=1)
+    merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "end", step=2)
     [published] = post_training(pipeline)
     assert resolve(pipeline.registry, "end@candidate") == Path(published.path)
     assert resolve(pipeline.registry, "end").name.startswith("step-2_")
@@ -206,7 +213,7 @@ def test_prune_and_audit_of_a_pipeline(server: str, tmp_path: Path) -> None:
     pipeline = pipeline_in(tmp_path, "kept", retention={"last": 1})
     assert (prune(pipeline), audit(pipeline)) == ({}, {})  # nothing is published yet
     for step in (1, 2, 3):
-        merge_and_publish(str(tmp_path / "run"), pipeline.registry, "kept", step=step)
+        merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "kept", step=step)
     assert len(prune(pipeline, dry_run=True)["kept"].plan.dropped) == 2
     assert len(prune(pipeline)["kept"].removed) == 2
     assert audit(pipeline)["kept"].releases == 1

@@ -31,6 +31,7 @@ from prefect.tasks import Task
 from ckptcore.errors import ReleaseInvalid, SelectionError, SmokeFailed, VersionIncomplete, VersionNotFound
 from ckptcore.lifecycle import Choice
 from ckptcore.mappings import mapping
+from ckptcore.pipeline import CheckSettings, SourceChoice
 from ckptcore.publishing import Staged
 from ckptcore.registry import resolve
 from ckptcore.rules.output_layout import OutputLayout
@@ -48,6 +49,7 @@ from tests.corpus import LLAMA_RUN
 
 pytestmark = pytest.mark.prefect_server
 
+LLAMA = SourceChoice(path=str(LLAMA_RUN))
 SAVED = SavedCheckpoint().tensor("w", np.arange(48, dtype=np.float32).reshape(8, 6), grid=(2, 1))
 
 
@@ -83,7 +85,7 @@ def artifacts_of(flow_run_id: UUID) -> list[Artifact]:
 
 
 def test_the_newest_version_is_published_once(server: str, registry: str) -> None:
-    first = merge_and_publish(str(LLAMA_RUN), registry, "Llama_3", return_state=True)
+    first = merge_and_publish(LLAMA, registry, "Llama_3", return_state=True)
     published = first.result()
     release = resolve(registry, "Llama_3")
     assert (published.did_work, published.path) == (True, str(release))
@@ -108,7 +110,7 @@ def test_the_newest_version_is_published_once(server: str, registry: str) -> Non
     rows = json.loads(str(verification.data))
     assert [row["where"] for row in rows if row["kind"] == "file"] == ["0.metadata", "0_0.distcp", "1_0.distcp"]
 
-    again = merge_and_publish(str(LLAMA_RUN), registry, "Llama_3", return_state=True)
+    again = merge_and_publish(LLAMA, registry, "Llama_3", return_state=True)
     assert again.result().did_work is False
     runs = task_runs_of(flow_run_of(again).id, last="publish")
     assert set(runs) == {"detect", "verify", "plan", "merge", "publish"}
@@ -120,7 +122,11 @@ def test_the_parameters_choose_the_version_and_the_tensors(server: str, tmp_path
     run = write_trainer_run(tmp_path / "run", {1: both, 2: both})
     (tmp_path / "NOTES").write_text("notes")
     published = merge_and_publish(
-        str(run), registry, "ema", step=1, prefixes=("ema",), alias="best", attach=(str(tmp_path / "NOTES"),)
+        SourceChoice(path=str(run), prefixes=("ema",), attach=(str(tmp_path / "NOTES"),)),
+        registry,
+        "ema",
+        step=1,
+        alias="best",
     )
     manifest = read_manifest(resolve(registry, "ema@best"))
     assert published.alias == "best"
@@ -144,7 +150,7 @@ def test_a_refusal_fails_the_run_at_once_with_every_issue(
     server: str, tmp_path: Path, registry: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = write_trainer_run(tmp_path / "run", {7: SAVED.without_rank(0).without_rank(1)})
-    state = merge_and_publish(str(run), registry, "broken", return_state=True)
+    state = merge_and_publish(SourceChoice(path=str(run)), registry, "broken", return_state=True)
     assert state.is_failed()
     for name in ("0_0.distcp", "1_0.distcp"):
         assert name in (state.message or "")
@@ -161,7 +167,9 @@ def test_a_refusal_fails_the_run_at_once_with_every_issue(
 def test_a_refusal_of_a_later_step_is_not_tried_again_either(server: str, tmp_path: Path, registry: str) -> None:
     (tmp_path / "shapes.yaml").write_text("tensors: {w: {shape: [8, 7]}}")
     run = write_trainer_run(tmp_path / "run", {1: SAVED})
-    state = merge_and_publish(str(run), registry, "small", expect=str(tmp_path / "shapes.yaml"), return_state=True)
+    state = merge_and_publish(
+        SourceChoice(path=str(run), expectations=str(tmp_path / "shapes.yaml")), registry, "small", return_state=True
+    )
     with pytest.raises(ReleaseInvalid):
         state.result()
     assert "[8, 7]" in (state.message or "")
@@ -174,7 +182,7 @@ def test_a_refusal_of_a_later_step_is_not_tried_again_either(server: str, tmp_pa
 
 def test_a_release_passes_its_gates_before_the_alias_moves(server: str, registry: str) -> None:
     refused = merge_and_publish(
-        str(LLAMA_RUN), registry, "gated", smoke="tests.smoke_functions:says_no", return_state=True
+        LLAMA, registry, "gated", checks=CheckSettings(smoke="tests.smoke_functions:says_no"), return_state=True
     )
     with pytest.raises(SmokeFailed):
         refused.result()
@@ -182,7 +190,9 @@ def test_a_release_passes_its_gates_before_the_alias_moves(server: str, registry
     assert (runs["gate"].run_count, "publish" in runs) == (1, False)
     assert list((Path(registry) / "gated").glob("releases/*")) == []
 
-    passed = merge_and_publish(str(LLAMA_RUN), registry, "gated", smoke="tests.smoke_functions:good", return_state=True)
+    passed = merge_and_publish(
+        LLAMA, registry, "gated", checks=CheckSettings(smoke="tests.smoke_functions:good"), return_state=True
+    )
     [report] = passed.result().gates
     shown = [str(found.data) for found in artifacts_of(flow_run_of(passed).id) if str(found.key).startswith("gates-")]
     assert len(shown) == 1
@@ -210,7 +220,7 @@ def test_a_fault_of_the_file_system_is_tried_again(server: str, tmp_path: Path) 
 
 def test_a_wrong_parameter_is_refused_before_anything_runs(server: str, registry: str) -> None:
     with pytest.raises(ParameterTypeError, match="5 apples"):
-        merge_and_publish(str(LLAMA_RUN), registry, "llama", max_shard_size="5 apples")
+        merge_and_publish({"path": "here", "max_shard_size": "5 apples"}, registry, "llama")  # type: ignore[call-overload]
     assert not Path(registry).exists()
 
 
@@ -231,7 +241,7 @@ def test_run_as_flow_gives_what_the_library_gives(
     assert published.path == str(resolve(registry, "s@a"))
     with get_client(sync_client=True) as client:
         recorded = client.read_flow_run(UUID(read_manifest(Path(published.path)).flow_run))
-    assert (recorded.parameters["source"], recorded.parameters["registry"]) == (str(tmp_path / "run"), registry)
+    assert (recorded.parameters["source"]["path"], recorded.parameters["registry"]) == (str(tmp_path / "run"), registry)
 
     with pytest.raises(SelectionError):
         run_as_flow(Choice("run", selection=Selection(include=("nothing",))), "registry", "s", alias="a")

@@ -164,7 +164,7 @@ def test_a_map_is_given_in_any_form(tmp_path: Path) -> None:
     assert mapping(["a^T -> b"]) == mapping({"aoa_statements": ("a^T -> b",)}) == expected
     assert mapping("llama") == LayoutMap(preset="llama")
     for layout_map in (expected, LayoutMap(preset="qwen3"), LayoutMap(statements=("a -> b",), is_reversed=True)):
-        assert mapping(layout_map.to_document()) == layout_map  # type: ignore[arg-type] # as the flow's parameter is
+        assert mapping(layout_map.to_document()) == layout_map  # as the flow's parameter is
 
 
 @pytest.mark.parametrize("text", ["llamas", "nowhere/map.yaml"])

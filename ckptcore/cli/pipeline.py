@@ -39,7 +39,8 @@ def init(
 def check(config: Config = DEFAULT_CONFIG, as_json: Json = False) -> None:
     """Say what a ckpt.yaml would do, or all that is wrong in it."""
     from ckptcore.config import read_config
-    from ckptcore.pipeline import as_document, intentions
+    from ckptcore.intentions import intentions
+    from ckptcore.pipeline import as_document
 
     pipeline = read_config(config)
     if as_json:

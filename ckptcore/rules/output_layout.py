@@ -32,7 +32,7 @@ class LayoutMap:
     statements: tuple[str, ...] = ()
     is_reversed: bool = False
 
-    def to_document(self) -> object:
+    def to_document(self) -> str | dict[str, object]:
         """What :func:`ckptcore.mapping` makes the same map of."""
         if self.preset:
             return self.preset

@@ -32,6 +32,12 @@ def version_tag(key: str) -> str:
     return f"ckpt-version:{key}"
 
 
+def version_parameters(directory: object, unique_id: object) -> dict[str, object]:
+    """The parameters that narrow a run of the publishing flow to one version. Each is one of its own: the parameters of
+    a run replace those of its deployment whole, and are no part of them."""
+    return {"directory": directory, "unique_id": unique_id}
+
+
 def merge_limit(name: str, directory: str, unique_id: int) -> str:
     """The global concurrency limit that lets one flow at a time merge a version, wherever in a cluster it runs.
 

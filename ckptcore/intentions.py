@@ -1,0 +1,42 @@
+"""What a pipeline would do, told before anything is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from ckptcore.pipeline import Pipeline
+from ckptcore.rules.pipeline import parse_interval
+from ckptcore.rules.retention import format_age, parse_age
+
+
+def intentions(pipeline: Pipeline) -> Iterator[str]:
+    """What the pipeline would do, one sentence a line."""
+    for source in pipeline.sources:
+        found = "" if os.path.isdir(source.path) else " (not there yet)"
+        what = f"every new version in {source.path}{found}"
+        part = ", ".join(filter(None, [source.component or "", *(f"{prefix}.*" for prefix in source.prefixes)]))
+        if source.map is not None:
+            part = f"{part} laid out by {source.map if isinstance(source.map, str) else 'its statements'}".lstrip()
+        if source.dtype is not None:
+            part = f"{part} rounded to {source.dtype}".lstrip()
+        target = f"{pipeline.name_of(source)}@{pipeline.alias_of(source)}"
+        yield f"publish {what}{f', {part},' if part else ''} as {target} in {pipeline.registry}"
+    gates = [type(gate).__name__ for gate in pipeline.checks.options().gates()]
+    yield f"let each release pass: verification, validation{''.join(f', {gate}' for gate in gates)}"
+    for flow, when in pipeline.schedule:
+        if when is not None:
+            yield f"run {flow.replace('_', '-')} {_spoken(when)}"
+    if pipeline.retention.rules():
+        yield f"keep of the releases: {', '.join(map(str, pipeline.retention.rules()))}"
+    if pipeline.stall is not None:
+        yield f"alert where no version comes for {format_age(parse_age(pipeline.stall))}"
+    for told in pipeline.notifications:
+        yield f"tell {told.webhook or told.block} of: {', '.join(told.alerts)}"
+    server = pipeline.server
+    yield f"use the server at {server.url}" if server.url else f"start a server on {server.host}:{server.port}"
+
+
+def _spoken(when: str) -> str:
+    interval = parse_interval(when)
+    return f"at {when!r}" if interval is None else f"every {format_age(interval)}"

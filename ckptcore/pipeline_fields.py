@@ -1,0 +1,105 @@
+"""What the values of a pipeline's settings may be: paths, names, times and sizes, checked and made canonical."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+
+from ckptcore.errors import CheckpointError
+from ckptcore.rules.casts import CAST_DTYPES
+from ckptcore.rules.gates import check_function
+from ckptcore.rules.layout import COMPONENTS
+from ckptcore.rules.output_layout import PRESETS
+from ckptcore.rules.pipeline import parse_interval
+from ckptcore.rules.release import check_alias, check_name
+from ckptcore.rules.retention import parse_age
+from ckptcore.rules.sizes import parse_size
+
+ROOT = "root"
+"""The key of the validation context under which the directory stands that relative paths start from."""
+
+
+def _absolute(path: str, info: ValidationInfo) -> str:
+    """Relative paths of a file are relative to the file, not to who reads it."""
+    root = (info.context or {}).get(ROOT)
+    return path if root is None else os.path.normpath(os.path.join(root, os.path.expanduser(path)))
+
+
+def _text(value: object) -> object:
+    # YAML reads `60` as a number and `5m` as a text; both are times.
+    return f"{value}s" if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _age(text: str) -> str:
+    parse_age(text)
+    return text
+
+
+def _when(text: str) -> str:
+    parse_interval(text)
+    return text
+
+
+def _size(text: str) -> str:
+    parse_size(text)
+    return text
+
+
+def _name(text: str) -> str:
+    return _refused(lambda: check_name(text, "name"))
+
+
+def _alias(text: str) -> str:
+    return _refused(lambda: check_alias(text))
+
+
+def _refused(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except CheckpointError as error:
+        raise ValueError(error.message) from error
+
+
+def _component(text: str) -> str:
+    return _one_of(COMPONENTS, text)
+
+
+def _dtype(text: str) -> str:
+    return _one_of(CAST_DTYPES, text)
+
+
+def _one_of(known: Sequence[str], text: str) -> str:
+    if text not in known:
+        raise ValueError(f"is none of {', '.join(known)}")
+    return text
+
+
+def _map(what: LayoutMapText, info: ValidationInfo) -> LayoutMapText:
+    return _absolute(what, info) if isinstance(what, str) and what not in PRESETS else what
+
+
+def _web_address(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("is no http:// or https:// address")
+    return text
+
+
+LayoutMapText = str | tuple[str, ...] | dict[str, Any]
+
+PathText = Annotated[str, Field(min_length=1), AfterValidator(_absolute)]
+Duration = Annotated[str, BeforeValidator(_text), AfterValidator(_age)]
+When = Annotated[str, BeforeValidator(_text), AfterValidator(_when)]
+Size = Annotated[str, AfterValidator(_size)]
+Name = Annotated[str, AfterValidator(_name)]
+Alias = Annotated[str, AfterValidator(_alias)]
+Component = Annotated[str, AfterValidator(_component)]
+Function = Annotated[str, AfterValidator(check_function)]
+Address = Annotated[str, AfterValidator(_web_address)]
+Positive = Annotated[int, Field(gt=0)]
+Natural = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Dtype = Annotated[str, AfterValidator(_dtype)]
+Map = Annotated[LayoutMapText, AfterValidator(_map)]
