@@ -63,6 +63,10 @@ class Busy(CheckpointError, BlockingIOError):
     """Another process holds the lock for the same output."""
 
 
+class WorkerUnfit(CheckpointError, RuntimeError):
+    """A machine that is to share the work does not see the same files, or runs another version of this package."""
+
+
 class NotEnoughSpace(CheckpointError, OSError):
     """The disk cannot hold the output."""
 

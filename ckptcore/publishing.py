@@ -8,7 +8,7 @@ moves the alias last; ``publish`` does all of it for an output that was merged b
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from ckptcore.errors import (
 )
 from ckptcore.gates import pass_gate, require_ready
 from ckptcore.leasing import lease
-from ckptcore.merging import check_space, write_output
 from ckptcore.registry import Shelf, history_of, is_release, make_shelf, move_alias, pointed_to, record, shelf_of
 from ckptcore.rules.gates import Gate, GateReport, Signature
 from ckptcore.rules.manifest import (
@@ -44,6 +43,7 @@ from ckptcore.storage.digests import copy_file, sha256_of
 from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.storage.staging import clear, commit, drop, forget, held
 from ckptcore.validating import read_manifest, require_valid, validate
+from ckptcore.writing import Writing, begin, check_space, finish, write_rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,25 @@ class Published:
         return document | {"gates": [report.to_json() for report in self.gates]}
 
 
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A release that this process holds while its shards are written, here or elsewhere.
+
+    ``staged`` is what it is, or becomes when it is finished; ``writing`` is None where there is nothing to write.
+    """
+
+    staged: Staged
+    writing: Writing | None
+    attached: tuple[tuple[Path, FileRecord], ...]
+    flow_run: str
+
+    def finish(self) -> Staged:
+        """The staged release, once its shards are all there. Raises what :func:`ckptcore.writing.finish` does."""
+        if self.writing is not None:
+            finish(self.writing, attach=self.attached, flow_run=self.flow_run)
+        return self.staged
+
+
 def stage(
     plan: MergePlan,
     registry: str | os.PathLike[str],
@@ -95,46 +114,55 @@ def stage(
     """Merge ``plan`` into a release of ``name`` that nobody sees yet; nothing is written where it exists already.
 
     The release's name follows from the plan, its source included, and the attached files. What another run left staged
-    and finished is kept, and unfinished is cleared. Raises :class:`Busy` where another process is writing the same.
+    and finished is kept, and unfinished is gone on with. Raises :class:`Busy` where another process is writing the
+    same.
     """
+    with staging(plan, registry, name, attach=attach, flow_run=flow_run) as release:
+        if release.writing is not None:
+            write_rest(release.writing, on_progress)
+        return release.finish()
+
+
+@contextmanager
+def staging(
+    plan: MergePlan,
+    registry: str | os.PathLike[str],
+    name: str,
+    *,
+    attach: Sequence[str | os.PathLike[str]] = (),
+    flow_run: str = "",
+) -> Iterator[Staging]:
+    """Hold the staged release of ``plan`` while the block has its shards written and finishes it; see :func:`stage`."""
     shelf = shelf_of(registry, name)
     attached = _attachments(attach)
     records = tuple(sha256_of(path, ignore_progress) for path in attached)
     release = release_name(plan.step, plan.unique_id, release_identity(plan.digest, records))
-
-    def write(staging: Path) -> None:
-        write_output(
-            plan,
-            staging,
-            attach=tuple(zip(attached, records, strict=True)),
-            digests=Digests.TENSORS,
-            fsync=True,
-            flow_run=flow_run,
-            on_progress=on_progress,
-        )
-
-    return _staged(shelf, release, write)
+    with _held(shelf, release) as (staged, is_to_write):
+        writing = begin(plan, Path(staged.path), digests=Digests.TENSORS, fsync=True) if is_to_write else None
+        yield Staging(staged, writing, tuple(zip(attached, records, strict=True)), flow_run)
 
 
-def _staged(shelf: Shelf, release: str, write: Callable[[Path], None]) -> Staged:
-    """The release, staged by ``write`` unless it is visible already or another run left it staged and finished."""
-    registry, staging = str(shelf.root.parent), shelf.staging(release)
+@contextmanager
+def _held(shelf: Shelf, release: str) -> Iterator[tuple[Staged, bool]]:
+    """Hold the staging of a release, unless it is visible already; and whether it is to be written: another run may
+    have left it staged and finished."""
+    registry, path = str(shelf.root.parent), shelf.staging(release)
     published = Staged(registry, shelf.name, release, str(shelf.release(release)), already_published=True)
     if is_release(shelf.release(release)):
-        return published
+        yield published, False
+        return
     make_shelf(shelf)
-    with held(staging):
+    with held(path):
         if is_release(shelf.release(release)):
-            drop(staging)
-            return published
-        if not (staging / MANIFEST_NAME).exists():
-            try:
-                write(staging)
-            except (SourceChanged, NotEnoughSpace):
-                # Of no use to a later run, or in the way of everybody; anything else is gone on with.
-                drop(staging)
-                raise
-    return Staged(registry, shelf.name, release, str(staging), already_published=False)
+            drop(path)
+            yield published, False
+            return
+        try:
+            yield replace(published, path=str(path), already_published=False), not is_release(path)
+        except (SourceChanged, NotEnoughSpace):
+            # Of no use to a later run, or in the way of everybody; anything else is gone on with.
+            drop(path)
+            raise
 
 
 def settled(staged: Staged) -> Staged:
@@ -246,9 +274,9 @@ def publish(
     records = (*manifest.attachments, *added)
     version = manifest.source
     release = release_name(version.step, version.unique_id, release_identity(manifest.plan_digest, records))
-    staged = _staged(
-        shelf, release, lambda staging: _copy_output(source, manifest, zip(attached, added, strict=True), staging)
-    )
+    with _held(shelf, release) as (staged, is_to_write):
+        if is_to_write:
+            _copy_output(source, manifest, zip(attached, added, strict=True), Path(staged.path))
     passed = pass_gates(staged, gates, alias=alias)
     return publish_staged(staged, alias=alias, flow_run=flow_run).after(passed)
 

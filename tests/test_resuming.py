@@ -15,6 +15,8 @@ import pytest
 from ckptcore import Choice, merge
 from ckptcore.errors import StorageError
 from ckptcore.publishing import publish_staged, stage
+from ckptcore.rules.finished_shard import FinishedShard
+from ckptcore.rules.manifest import FileRecord
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.storage.staging import OWN_MARK
 from ckptcore.validating import validate
@@ -44,12 +46,12 @@ def fail_after(shards: int) -> object:
 
 
 def stamps(directory: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in directory.glob("*.safetensors")}
+    """When each shard was written, by name, wherever below ``directory`` it lies."""
+    return {path.name: path.stat().st_mtime_ns for path in directory.rglob("model*.safetensors")}
 
 
 def finished_in(directory: Path) -> set[str]:
-    lines = (directory / ".journal.jsonl").read_text().splitlines()[1:]
-    return {line.split('"')[3] for line in lines}
+    return {path.stem for path in directory.glob(".parts-*/*.done")}
 
 
 def test_a_staged_release_goes_on_where_it_was_stopped(planned: MergePlan, tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_a_finished_shard_that_lost_bytes_is_written_again(planned: MergePlan, t
     with pytest.raises(StorageError):
         stage(planned, tmp_path / "registry", "tiny", on_progress=fail_after(5))  # type: ignore[arg-type]
     (staging,) = (tmp_path / "registry" / "tiny" / ".staging").iterdir()
-    victim = staging / min(finished_in(staging))
+    [victim] = staging.glob(f".parts-*/{min(finished_in(staging))}")
     victim.write_bytes(victim.read_bytes()[:-1])
     published = publish_staged(stage(planned, tmp_path / "registry", "tiny"))
     assert not validate(published.path).issues
@@ -84,8 +86,11 @@ def test_a_plan_of_another_source_starts_over(
     staging = tmp_path / ".out.staging"
     staging.mkdir()
     (staging / OWN_MARK).touch()
-    (staging / ".journal.jsonl").write_text('{"plan": "another", "digests": "shards"}\n')
-    (staging / planned.shards[0].name).write_bytes(b"of another source")
+    name, parts = planned.shards[0].name, staging / ".parts-of-before"
+    parts.mkdir()
+    (parts / f"{name}.done").write_bytes(FinishedShard(FileRecord(name, 17, ""), {}).to_bytes("another", "shards"))
+    (parts / name).write_bytes(b"of another source")
+    (staging / name).write_bytes(b"of another source")
     with caplog.at_level("INFO"):
         merge(planned, out)
     assert "starting over" in caplog.text
@@ -105,7 +110,7 @@ def test_a_merge_killed_by_the_kernel_goes_on(planned: MergePlan, tmp_path: Path
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment)
     staging, deadline = tmp_path / ".out.staging", time.monotonic() + 60
     while time.monotonic() < deadline:
-        if (staging / ".journal.jsonl").exists() and len(finished_in(staging)) >= 2:
+        if len(finished_in(staging)) >= 2:
             break
     process.send_signal(signal.SIGKILL)
     process.communicate()

@@ -51,5 +51,5 @@ class Progress(ByteProgress):
     """The progress of a merge, by its plan."""
 
     def __init__(self, plan: MergePlan) -> None:
-        total = sum(shard.size_bytes - len(shard.header) for shard in plan.shards)
+        total = sum(shard.data_bytes for shard in plan.shards)
         super().__init__(total, f"{sum(len(shard.tensors) for shard in plan.shards):,} tensors")

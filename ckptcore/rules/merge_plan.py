@@ -75,6 +75,11 @@ class PlannedShard:
     size_bytes: int
     tensors: tuple[PlannedTensor, ...]
 
+    @property
+    def data_bytes(self) -> int:
+        """What is copied into it: all but the header."""
+        return self.size_bytes - len(self.header)
+
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:

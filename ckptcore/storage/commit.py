@@ -69,14 +69,15 @@ def write_file(path: Path, data: bytes) -> None:
     with reported("cannot write", path):
         aside.unlink(missing_ok=True)
         try:
-            _write_new(aside, data)
+            write_new(aside, data)
             _rename(aside, path, _RENAME_NOREPLACE)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def write_new(path: Path, data: bytes) -> None:
+    """Create ``path`` with all of ``data``, on disk; what fails leaves a part of it. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         rest = memoryview(data)

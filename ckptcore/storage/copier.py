@@ -21,7 +21,7 @@ from queue import SimpleQueue
 
 from ckptcore.errors import StorageError
 from ckptcore.rules.blocks import Block, blocks
-from ckptcore.rules.journal import FinishedShard
+from ckptcore.rules.finished_shard import FinishedShard
 from ckptcore.rules.manifest import FileRecord
 from ckptcore.rules.merge_plan import MergePlan, PlannedShard
 from ckptcore.rules.tensors import TensorSpec
@@ -31,6 +31,7 @@ from ckptcore.storage.readers import ReaderPool
 from ckptcore.storage.refusals import reported, storage_error
 
 OnShard = Callable[[FinishedShard], None]
+PathOf = Callable[[str], Path]
 
 # All buffers of one merge together, so that more cores do not mean more memory.
 BUFFER_BUDGET_BYTES = 40 << 20
@@ -179,14 +180,14 @@ class _Writer:
         self,
         plan: MergePlan,
         shards: Sequence[PlannedShard],
-        directory: Path,
+        path_of: PathOf,
         readers: ReaderPool,
         digests: Digests,
         fsync: bool,
         on_progress: OnProgress,
         on_shard: OnShard,
     ) -> None:
-        self.plan, self.directory, self.readers = plan, directory, readers
+        self.plan, self.path_of, self.readers = plan, path_of, readers
         self.digests, self.fsync = digests, fsync
         self.on_progress, self.on_shard = on_progress, on_shard
         self.sizes = _sizes(len(shards), plan.is_turned)
@@ -220,7 +221,7 @@ class _Writer:
 
     def _open_lane(self) -> _Lane | None:
         while len(self._lanes) < self.sizes.lanes and (shard := next(self._pending, None)) is not None:
-            lane = _Lane(shard, self.directory / shard.name, self.sizes.block_bytes, self.digests)
+            lane = _Lane(shard, self.path_of(shard.name), self.sizes.block_bytes, self.digests)
             self._lanes.append(lane)
             self._unclosed.add(lane)
         self._turn += 1
@@ -283,22 +284,22 @@ class _Writer:
 def write_shards(
     plan: MergePlan,
     shards: Sequence[PlannedShard],
-    directory: Path,
+    path_of: PathOf,
     *,
     digests: Digests,
     fsync: bool,
     on_progress: OnProgress,
     on_shard: OnShard,
 ) -> None:
-    """Write ``shards`` of ``plan`` as new files in ``directory``, and tell ``on_shard`` each one that is finished.
+    """Write ``shards`` of ``plan``, each as a new file at the path of its name; tell ``on_shard`` what is finished.
 
     Deterministic: the same plan over the same source gives the same bytes. With ``fsync`` a shard is on disk before it
     counts as finished. ``on_progress`` is told the bytes of each finished block; both are called from any thread,
     ``on_shard`` never twice at once. Raises :class:`NotEnoughSpace`, :class:`StorageError` or :class:`DamagedFile`;
-    partial files are left for the caller, who owns the directory.
+    partial files are left for the caller, whose paths they are.
     """
     with ReaderPool(Path(plan.directory), plan.inputs) as readers:
-        writer = _Writer(plan, shards, directory, readers, digests, fsync, on_progress, on_shard)
+        writer = _Writer(plan, shards, path_of, readers, digests, fsync, on_progress, on_shard)
         try:
             with ThreadPoolExecutor(writer.sizes.threads, thread_name_prefix="merge") as pool:
                 futures = [pool.submit(writer.work) for _ in range(writer.sizes.threads)]

@@ -137,5 +137,5 @@ def commit(path: Path, target: Path, *, overwrite: bool) -> None:
         # The mark goes last: what a crash leaves before is still known as a staging directory.
         for entry in sorted(path.iterdir(), key=lambda entry: entry.name == OWN_MARK):
             if entry.name.startswith("."):
-                entry.unlink()
+                remove_tree(entry)
     appear(path, target, overwrite=overwrite)
