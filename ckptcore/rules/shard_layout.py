@@ -73,10 +73,11 @@ def lay_out(tensors: Sequence[TensorSpec], *, max_shard_bytes: int) -> tuple[Sha
         groups[-1].append(tensor)
         filled += tensor.size_bytes
     names = shard_names(len(groups))
-    return tuple(_shard(name, group) for name, group in zip(names, groups, strict=True))
+    return tuple(shard_layout(name, group) for name, group in zip(names, groups, strict=True))
 
 
-def _shard(name: str, tensors: Sequence[TensorSpec]) -> ShardLayout:
+def shard_layout(name: str, tensors: Sequence[TensorSpec]) -> ShardLayout:
+    """One shard of these tensors; those of a layout, in its order, give the same layout again."""
     # Wider elements first: then every tensor starts at a multiple of its element size, as readers that map need it.
     ordered = sorted(tensors, key=lambda tensor: -DTYPES[tensor.dtype].itemsize)
     header = header_of(ordered)
