@@ -104,6 +104,8 @@ def template(look: Look, source: str, registry: str, name: str) -> Iterator[str]
     yield "watch: {every: 5s, slowest: 1m, settle: 3}   # for trainers that announce nothing"
     yield "limits: {merges: 2, queued: 4}   # merges at a time; runs that reconcile lets wait"
     yield ""
+    yield "runner: threads                  # or Dask's processes write the shards: {dask: 'tcp://scheduler:8786'}"
+    yield ""
     yield "# notifications:"
     yield "#   - webhook: https://example.org/hook"
     yield "#     alerts: [stalled, damaged, failed, refused, crashed]"

@@ -99,6 +99,10 @@ class PrefectUnavailable(CheckpointError, ConnectionError):
     """The flow was asked for, and Prefect's server can be neither reached nor started."""
 
 
+class RunnerUnavailable(CheckpointError, ConnectionError):
+    """The task runner that was asked for is not installed, cannot be reached, or has lost its workers."""
+
+
 class TargetMismatch(CheckpointError, ValueError):
     """The tensors to be filled are not those of the checkpoint: keys, shapes, dtypes or placements."""
 

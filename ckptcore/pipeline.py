@@ -17,6 +17,7 @@ from ckptcore.pipeline_fields import (
     Address,
     Alias,
     Component,
+    Dask,
     Dtype,
     Duration,
     Function,
@@ -168,6 +169,24 @@ class LimitSettings(_Section):
     queued: Positive = Field(default=4, description="Runs that reconcile lets wait or run at a time.")
 
 
+class RunnerSettings(_Section):
+    """Who writes the shards of a release: the threads of the flow's process, or other processes."""
+
+    dask: Dask | None = Field(
+        default=None,
+        description="Workers of Dask: tcp://host:8786, the scheduler of a cluster, or how many to start here.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _threads_are_the_default(cls, value: Any) -> Any:
+        if value == "threads":
+            return {}
+        if not isinstance(value, (Mapping, cls)):
+            raise ValueError("is neither `threads` nor `{dask: …}`")
+        return value
+
+
 class RetentionSettings(_Section):
     """Which releases a prune keeps, beside those that an alias names or somebody pinned or leases."""
 
@@ -208,6 +227,7 @@ class Pipeline(_Section):
     stall: Duration | None = Field(default=None, description="No new version for so long raises the alert `stalled`.")
     watch: WatchSettings = WatchSettings()
     limits: LimitSettings = LimitSettings()
+    runner: RunnerSettings = RunnerSettings()
     retention: RetentionSettings = RetentionSettings()
     notifications: tuple[NotificationSettings, ...] = ()
 

@@ -81,6 +81,14 @@ def _map(what: LayoutMapText, info: ValidationInfo) -> LayoutMapText:
     return _absolute(what, info) if isinstance(what, str) and what not in PRESETS else what
 
 
+def _dask(place: object) -> object:
+    is_address = isinstance(place, str) and place.startswith(("tcp://", "tls://", "ws://", "wss://", "ucx://"))
+    is_number = isinstance(place, int) and not isinstance(place, bool) and place > 0
+    if not (is_address or is_number):
+        raise ValueError("is neither a number of processes nor a scheduler's address, such as tcp://host:8786")
+    return place
+
+
 def _web_address(text: str) -> str:
     if not text.startswith(("http://", "https://")):
         raise ValueError("is no http:// or https:// address")
@@ -101,5 +109,6 @@ Address = Annotated[str, AfterValidator(_web_address)]
 Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
+Dask = Annotated[int | str, BeforeValidator(_dask)]
 Dtype = Annotated[str, AfterValidator(_dtype)]
 Map = Annotated[LayoutMapText, AfterValidator(_map)]

@@ -15,7 +15,7 @@ from prefect.runtime import flow_run
 from ckptcore.errors import CheckpointError, VersionIncomplete
 from ckptcore.expecting import read_expectations
 from ckptcore.gates import require_ready
-from ckptcore.pipeline import CheckSettings, SourceChoice
+from ckptcore.pipeline import CheckSettings, RunnerSettings, SourceChoice
 from ckptcore.pipeline_fields import Alias, Name, Natural, PathText, Seconds
 from ckptcore.publishing import Published
 from ckptcore.reconciling import fingerprint_of
@@ -44,6 +44,7 @@ def merge_and_publish(
     step: Natural | None = None,
     unique_id: Natural | None = None,
     checks: CheckSettings = CheckSettings(),
+    runner: RunnerSettings = RunnerSettings(),
     only_forward: bool = False,
     patience_seconds: Seconds = 0.0,
 ) -> Published:
@@ -60,6 +61,7 @@ def merge_and_publish(
         step: The training step; if not given, the newest that is complete.
         unique_id: Paddle's unique_id; if not given, the newest that is complete.
         checks: What the release must pass before the alias moves.
+        runner: Who writes its shards: this process, or those of a cluster.
         only_forward: Leave the alias where it names a later version of the same run.
         patience_seconds: How long to wait for a version that is not whole yet; then the run ends well, as `NotYet`.
     """
@@ -73,7 +75,7 @@ def merge_and_publish(
         with alone_with(version, name):
             verify(version, checks.deep)
             planned = plan(version, source.selection, source.max_shard_bytes, layout)
-            staged = merge(planned, registry, name, source.attach)
+            staged = merge(planned, registry, name, source.attach, runner)
             if not staged.already_published:
                 validate(staged, expectations)
             passed = gate(staged, gates, alias) if gates else ()

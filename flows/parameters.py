@@ -18,5 +18,6 @@ def merge_parameters(pipeline: Pipeline, source: SourceSettings) -> dict[str, An
         "name": pipeline.name_of(source),
         "alias": pipeline.alias_of(source),
         "checks": pipeline.checks.model_dump(mode="json"),
+        "runner": pipeline.runner.model_dump(mode="json"),
         "only_forward": True,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from uuid import UUID
 
@@ -21,13 +22,14 @@ UPDATE_SECONDS = 2.0
 class MergeProgress:
     """Counts written bytes from any thread; a thread of its own tells Prefect, at most every two seconds.
 
-    Used as a context around the merge, and as its ``on_progress``. A server that does not answer stops the telling,
-    never the merge.
+    Used as a context around the merge, and as its ``on_progress``; where other processes write, ``written`` is asked
+    instead. A server that does not answer stops the telling, never the merge.
     """
 
-    def __init__(self, plan: MergePlan, key: str) -> None:
-        self._total = sum(shard.size_bytes - len(shard.header) for shard in plan.shards)
+    def __init__(self, plan: MergePlan, key: str, written: Callable[[], int] | None = None) -> None:
+        self._total = sum(shard.data_bytes for shard in plan.shards)
         self._key = key
+        self._written = written
         self._done = 0
         self._start = time.monotonic()
         self._mutex = threading.Lock()
@@ -56,6 +58,8 @@ class MergeProgress:
             is_over = False
             while not is_over:
                 is_over = self._is_over.wait(UPDATE_SECONDS)
+                if self._written is not None:
+                    self._done = self._written()
                 if not self._done:
                     continue  # nothing is written where the release stands already
                 if artifact is None:

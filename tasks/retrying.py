@@ -12,13 +12,27 @@ from ckptcore.errors import (
     CheckpointError,
     DeviceFailed,
     NotEnoughSpace,
+    RunnerUnavailable,
     SourceChanged,
     StorageError,
     VersionIncomplete,
+    WorkerUnfit,
 )
 
 RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
 """Half a minute in all: a network file system that fails over takes seconds."""
+
+
+_PASSING = (
+    Busy,
+    DeviceFailed,
+    NotEnoughSpace,
+    RunnerUnavailable,
+    SourceChanged,
+    StorageError,
+    VersionIncomplete,
+    WorkerUnfit,
+)
 
 
 def is_io_fault(error: object) -> bool:
@@ -33,8 +47,7 @@ def is_io_fault(error: object) -> bool:
 
 def is_final(error: object) -> bool:
     """Whether the same request for the same bytes would be refused again, however much later."""
-    passing = (Busy, DeviceFailed, NotEnoughSpace, SourceChanged, StorageError, VersionIncomplete)
-    return isinstance(error, CheckpointError) and not isinstance(error, passing)
+    return isinstance(error, CheckpointError) and not isinstance(error, _PASSING)
 
 
 def retry_io_faults(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ARG001 - Prefect's signature

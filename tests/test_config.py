@@ -67,6 +67,7 @@ schedule: {reconcile: null, post_training: 0 6 * * *, prune: 1d, audit: 2w}
 stall: 2h
 watch: {every: 1s, slowest: 30s, settle: 2}
 limits: {merges: 1, queued: 9}
+runner: {dask: "tcp://scheduler:8786"}
 retention: {last: 5, every: 1000, newer_than: 7d}
 notifications:
   - webhook: http://127.0.0.1:1/hook
@@ -91,6 +92,7 @@ notifications:
         "ema@newest",
         "laid out by llama rounded to bfloat16, as hf@best",
         "laid out by its statements, as said@best",
+        "by the Dask cluster at tcp://scheduler:8786",
         "every 14d",
         "at '0 6 * * *'",
         "team of: stalled",
@@ -121,6 +123,7 @@ stall: soon
 stall: 2h
 gpu: {slots: 4}
 watch: {every: 0}
+runner: {dask: no}
 notifications:
   - alerts: [falled]
 """,
@@ -150,15 +153,24 @@ notifications:
         "ckpt.yaml:17: stall is given twice; first on line 16",
         (
             "ckpt.yaml:18: gpu is not known; known here: alias, checks, limits, name, notifications, registry, "
-            "retention, schedule, server, sources, stall, watch, work_pool"
+            "retention, runner, schedule, server, sources, stall, watch, work_pool"
         ),
         "ckpt.yaml:19: watch.every: '0s' is not an age such as 90s, 30m, 12h, 7d or 2w",
-        "ckpt.yaml:21: notifications.0 needs one of webhook and block",
         (
-            "ckpt.yaml:21: notifications.0.alerts.0: Input should be 'stalled', 'damaged', 'failed', 'refused' or "
+            "ckpt.yaml:20: runner.dask: is neither a number of processes nor a scheduler's address, such as "
+            "tcp://host:8786: found False"
+        ),
+        "ckpt.yaml:22: notifications.0 needs one of webhook and block",
+        (
+            "ckpt.yaml:22: notifications.0.alerts.0: Input should be 'stalled', 'damaged', 'failed', 'refused' or "
             "'crashed': found 'falled'"
         ),
     ]
+
+
+@pytest.mark.parametrize(("text", "dask"), [("threads", None), ("{dask: 3}", 3), ("{}", None)])
+def test_who_writes_the_shards(tmp_path: Path, text: str, dask: int | None) -> None:
+    assert read_config(written(tmp_path, f"{SMALLEST}runner: {text}\n")).runner.dask == dask
 
 
 @pytest.mark.parametrize(
@@ -174,6 +186,9 @@ notifications:
         (SMALLEST + "checks: {smoke: nothing}\n", "ckpt.yaml:4: checks.smoke: not a function"),
         (SMALLEST + "server: {url: here}\n", "server.url: is no http:// or https:// address"),
         (SMALLEST + "limits: {merges: 0}\n", "limits.merges: Input should be greater than 0"),
+        (SMALLEST + "runner: process\n", "ckpt.yaml:4: runner: is neither `threads` nor `{dask: …}`: found 'process'"),
+        (SMALLEST + "runner: {dask: 0}\n", "runner.dask: is neither a number of processes nor a scheduler's address"),
+        (SMALLEST + "runner: {dask: host}\n", "ckpt.yaml:4: runner.dask: is neither a number"),
         (SMALLEST + "sources: []\n", "sources is given twice"),
         ("name: a\nregistry: r\nsources: []\n", "ckpt.yaml:3: sources: Tuple should have at least 1 item"),
         (SMALLEST + "checks: {depp: 1}\n", "ckpt.yaml:4: checks.depp is not known; did you mean deep?"),
