@@ -27,9 +27,9 @@ CKPT = $(VENV)/bin/ckpt
 # torch from PyPI brings gigabytes of CUDA libraries; TORCH_INDEX=… names another place for its CPU build.
 TORCH_INDEX ?=
 
-FAST_SUITE := pytest -m "not paddle and not hf and not e2e"
+FAST_SUITE := pytest -m "not paddle and not hf and not e2e and not fanout"
 
-.PHONY: help demo up test test-oldest test-newest test-paddle test-sign test-hf e2e e2e-short lint format types contracts bench faults lock clean
+.PHONY: help demo up test test-oldest test-newest test-fanout test-paddle test-sign test-hf e2e e2e-short lint format types contracts bench faults lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -68,6 +68,9 @@ e2e: $(VENV)/dev.stamp ## pipelines with a real server, worker and events: half 
 
 e2e-short: $(VENV)/dev.stamp ## … its short part: one pipeline, some minutes
 	$(VENV)/bin/pytest -m "e2e and not soak" tests/e2e
+
+test-fanout: $(VENV)/dev.stamp ## merges on Dask clusters whose processes are killed: some minutes, as root all of it
+	$(VENV)/bin/pytest -m fanout
 
 test-paddle: .venv-paddle/dev.stamp ## the cross-check against Paddle itself (CPU wheel)
 	.venv-paddle/bin/pytest -m paddle

@@ -24,9 +24,10 @@ def intentions(pipeline: Pipeline) -> Iterator[str]:
         yield f"publish {what}{f', {part},' if part else ''} as {target} in {pipeline.registry}"
     gates = [type(gate).__name__ for gate in pipeline.checks.options().gates()]
     yield f"let each release pass: verification, validation{''.join(f', {gate}' for gate in gates)}"
-    if (dask := pipeline.runner.dask) is not None:
-        whom = f"the Dask cluster at {dask}" if isinstance(dask, str) else f"{dask} processes of Dask on its machine"
-        yield f"have the shards of each release written by {whom}"
+    for engine, place in pipeline.runner:
+        if place is not None:
+            whom = f"the cluster at {place}" if isinstance(place, str) else f"{place} processes on its own machine"
+            yield f"have the shards of each release written by {engine.title()}: {whom}"
     for flow, when in pipeline.schedule:
         if when is not None:
             yield f"run {flow.replace('_', '-')} {_spoken(when)}"

@@ -25,6 +25,7 @@ from ckptcore.pipeline_fields import (
     Name,
     PathText,
     Positive,
+    Ray,
     Size,
     When,
 )
@@ -176,6 +177,9 @@ class RunnerSettings(_Section):
         default=None,
         description="Workers of Dask: tcp://host:8786, the scheduler of a cluster, or how many to start here.",
     )
+    ray: Ray | None = Field(
+        default=None, description="Or of Ray: ray://host:10001, a cluster's address, or how many to start here."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -183,8 +187,18 @@ class RunnerSettings(_Section):
         if value == "threads":
             return {}
         if not isinstance(value, (Mapping, cls)):
-            raise ValueError("is neither `threads` nor `{dask: …}`")
+            raise ValueError("is neither `threads` nor `{dask: …}` nor `{ray: …}`")
         return value
+
+    @model_validator(mode="after")
+    def _only_one(self) -> RunnerSettings:
+        if self.dask is not None and self.ray is not None:
+            raise ValueError("names two; give one of dask and ray")
+        return self
+
+    @property
+    def is_threads(self) -> bool:
+        return self.dask is None and self.ray is None
 
 
 class RetentionSettings(_Section):

@@ -83,10 +83,20 @@ def _map(what: LayoutMapText, info: ValidationInfo) -> LayoutMapText:
 
 def _dask(place: object) -> object:
     is_address = isinstance(place, str) and place.startswith(("tcp://", "tls://", "ws://", "wss://", "ucx://"))
-    is_number = isinstance(place, int) and not isinstance(place, bool) and place > 0
-    if not (is_address or is_number):
+    if not (is_address or _is_number(place)):
         raise ValueError("is neither a number of processes nor a scheduler's address, such as tcp://host:8786")
     return place
+
+
+def _ray(place: object) -> object:
+    is_address = isinstance(place, str) and ":" in place
+    if not (is_address or _is_number(place)):
+        raise ValueError("is neither a number of processes nor a cluster's address, such as ray://host:10001")
+    return place
+
+
+def _is_number(place: object) -> bool:
+    return isinstance(place, int) and not isinstance(place, bool) and place > 0
 
 
 def _web_address(text: str) -> str:
@@ -110,5 +120,6 @@ Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 Dask = Annotated[int | str, BeforeValidator(_dask)]
+Ray = Annotated[int | str, BeforeValidator(_ray)]
 Dtype = Annotated[str, AfterValidator(_dtype)]
 Map = Annotated[LayoutMapText, AfterValidator(_map)]

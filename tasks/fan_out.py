@@ -7,11 +7,12 @@ what it had in work, and its shards are written elsewhere.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from prefect import unmapped
-from prefect.futures import as_completed
+from prefect.futures import PrefectFuture, as_completed
 from prefect.logging import get_run_logger
 from prefect.task_runners import TaskRunner
 from prefect.tasks import Task
@@ -25,6 +26,8 @@ from tasks.progress import MergeProgress
 
 MOST_CHUNKS = 100
 """The server records each task run, which is what bounds it."""
+_ENGINES = ("distributed", "ray")
+"""The packages whose own exceptions say that the work was lost, not that it was refused."""
 
 
 @lifecycle_task
@@ -45,21 +48,52 @@ def fan_out(writing: Writing, runner: RunnerSettings, key: str) -> None:
         return
     shared = share(writing)
     chunk: Task[Any, Any] = merge_shards
-    with MergeProgress(writing.plan, key, partial(finished_bytes, writing)), task_runner(runner) as machines:
-        futures = machines.map(chunk, {"shared": unmapped(shared), "names": chunks})
+    with MergeProgress(writing.plan, key, partial(finished_bytes, writing)), ExitStack() as running:
+        try:
+            machines = running.enter_context(task_runner(runner))
+            futures = machines.map(chunk, {"shared": unmapped(shared), "names": chunks})
+        except OSError as error:
+            raise RunnerUnavailable(f"the runner cannot be reached: {error}") from error
         for future in as_completed(list(futures)):
-            future.result()
+            _require_done(future)
+
+
+def _require_done(future: PrefectFuture[Any]) -> None:
+    """Raise what the task was refused for, or that the runner lost it, its workers or its head having died."""
+    try:
+        future.result()
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] in _ENGINES:
+            raise RunnerUnavailable(f"the runner lost shards of this release: {error}") from error
+        raise
 
 
 def task_runner(settings: RunnerSettings) -> TaskRunner[Any]:
-    """The runner that the settings name: the workers of a cluster that runs already, or new ones on this machine."""
+    """The runner that the settings name: the workers of a cluster that runs already, or new ones on this machine.
+
+    Raises :class:`RunnerUnavailable` where it is not installed.
+    """
     try:
-        from prefect_dask.task_runners import DaskTaskRunner
+        return _of_dask(settings.dask) if settings.dask is not None else _of_ray(settings.ray)
     except ImportError as error:
-        raise RunnerUnavailable(f"runner.dask needs the extra `dask`: {error}") from error
-    if isinstance(settings.dask, str):
-        return DaskTaskRunner(address=settings.dask)
-    # A merge has threads of its own. The page of a cluster that lives for minutes would only take a port.
-    return DaskTaskRunner(
-        cluster_kwargs={"n_workers": settings.dask, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-    )
+        raise RunnerUnavailable(f"the runner is not installed here: {error}") from error
+
+
+def _of_dask(place: int | str) -> TaskRunner[Any]:
+    from prefect_dask.task_runners import DaskTaskRunner
+
+    if isinstance(place, str):
+        return DaskTaskRunner(address=place)
+    # One task at a time for each process, since a merge has threads of its own.
+    workers = {"n_workers": place, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    return DaskTaskRunner(cluster_kwargs=workers)
+
+
+def _of_ray(place: int | str | None) -> TaskRunner[Any]:
+    from prefect_ray.task_runners import RayTaskRunner
+
+    if isinstance(place, str):
+        runner: TaskRunner[Any] = RayTaskRunner(address=place)
+        return runner
+    here: TaskRunner[Any] = RayTaskRunner(init_kwargs={"num_cpus": place, "include_dashboard": False})
+    return here

@@ -36,7 +36,7 @@ def merge(
     companions: list[str | os.PathLike[str]] = [*companions_of(made.directory, planned.layout, attach), *attach]
     key = artifact_key("merge", name)
     with staging(made, registry, name, attach=companions, flow_run=str(flow_run.id or "")) as release:
-        if release.writing is not None and runner.dask is None:
+        if release.writing is not None and runner.is_threads:
             with MergeProgress(made, key) as progress:
                 write_rest(release.writing, progress)
         elif release.writing is not None:

@@ -13,7 +13,7 @@ import yaml
 from ckptcore.config import read_config
 from ckptcore.errors import InvalidConfig
 from ckptcore.intentions import intentions
-from ckptcore.pipeline import ALERTS, Pipeline, as_document
+from ckptcore.pipeline import ALERTS, Pipeline, RunnerSettings, as_document
 from ckptcore.rules.gates import SmokeTest
 from ckptcore.rules.output_layout import LayoutMap, OutputLayout
 from ckptcore.rules.retention import KeepEvery, KeepLast, KeepNewerThan
@@ -92,7 +92,7 @@ notifications:
         "ema@newest",
         "laid out by llama rounded to bfloat16, as hf@best",
         "laid out by its statements, as said@best",
-        "by the Dask cluster at tcp://scheduler:8786",
+        "by Dask: the cluster at tcp://scheduler:8786",
         "every 14d",
         "at '0 6 * * *'",
         "team of: stalled",
@@ -168,9 +168,17 @@ notifications:
     ]
 
 
-@pytest.mark.parametrize(("text", "dask"), [("threads", None), ("{dask: 3}", 3), ("{}", None)])
-def test_who_writes_the_shards(tmp_path: Path, text: str, dask: int | None) -> None:
-    assert read_config(written(tmp_path, f"{SMALLEST}runner: {text}\n")).runner.dask == dask
+@pytest.mark.parametrize(
+    ("text", "runner"),
+    [
+        ("threads", RunnerSettings()),
+        ("{}", RunnerSettings()),
+        ("{dask: 3}", RunnerSettings(dask=3)),
+        ("{ray: 'ray://head:10001'}", RunnerSettings(ray="ray://head:10001")),
+    ],
+)
+def test_who_writes_the_shards(tmp_path: Path, text: str, runner: RunnerSettings) -> None:
+    assert read_config(written(tmp_path, f"{SMALLEST}runner: {text}\n")).runner == runner
 
 
 @pytest.mark.parametrize(
@@ -186,9 +194,14 @@ def test_who_writes_the_shards(tmp_path: Path, text: str, dask: int | None) -> N
         (SMALLEST + "checks: {smoke: nothing}\n", "ckpt.yaml:4: checks.smoke: not a function"),
         (SMALLEST + "server: {url: here}\n", "server.url: is no http:// or https:// address"),
         (SMALLEST + "limits: {merges: 0}\n", "limits.merges: Input should be greater than 0"),
-        (SMALLEST + "runner: process\n", "ckpt.yaml:4: runner: is neither `threads` nor `{dask: …}`: found 'process'"),
+        (
+            SMALLEST + "runner: process\n",
+            "ckpt.yaml:4: runner: is neither `threads` nor `{dask: …}` nor `{ray: …}`: found 'process'",
+        ),
         (SMALLEST + "runner: {dask: 0}\n", "runner.dask: is neither a number of processes nor a scheduler's address"),
         (SMALLEST + "runner: {dask: host}\n", "ckpt.yaml:4: runner.dask: is neither a number"),
+        (SMALLEST + "runner: {ray: host}\n", "ckpt.yaml:4: runner.ray: is neither a number"),
+        (SMALLEST + "runner: {ray: 2, dask: 2}\n", "ckpt.yaml:4: runner: names two; give one of dask and ray"),
         (SMALLEST + "sources: []\n", "sources is given twice"),
         ("name: a\nregistry: r\nsources: []\n", "ckpt.yaml:3: sources: Tuple should have at least 1 item"),
         (SMALLEST + "checks: {depp: 1}\n", "ckpt.yaml:4: checks.depp is not known; did you mean deep?"),
