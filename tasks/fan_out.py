@@ -46,11 +46,11 @@ def fan_out(writing: Writing, runner: RunnerSettings, key: str) -> None:
     chunks = shares(writing, most=MOST_CHUNKS)
     if not chunks:
         return
-    shared = share(writing)
+    machines, shared = task_runner(runner), share(writing)
     chunk: Task[Any, Any] = merge_shards
     with MergeProgress(writing.plan, key, partial(finished_bytes, writing)), ExitStack() as running:
         try:
-            machines = running.enter_context(task_runner(runner))
+            running.enter_context(machines)
             futures = machines.map(chunk, {"shared": unmapped(shared), "names": chunks})
         except OSError as error:
             raise RunnerUnavailable(f"the runner cannot be reached: {error}") from error

@@ -98,6 +98,18 @@ def test_a_plan_of_another_source_starts_over(
     assert sorted(os.listdir(tmp_path)) == ["out", "source"]
 
 
+def test_a_link_under_the_name_of_parts_is_not_followed(planned: MergePlan, tmp_path: Path) -> None:
+    staging, elsewhere = tmp_path / ".out.staging", tmp_path / "elsewhere"
+    staging.mkdir()
+    (staging / OWN_MARK).touch()
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    (staging / ".parts-of-nobody").symlink_to(elsewhere)
+    merge(planned, tmp_path / "out")
+    assert os.listdir(elsewhere) == ["precious"]
+    assert not validate(tmp_path / "out").issues
+
+
 def test_a_merge_killed_by_the_kernel_goes_on(planned: MergePlan, tmp_path: Path) -> None:
     script = (
         "import sys, time; from ckptcore import Choice, merge\n"

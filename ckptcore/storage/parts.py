@@ -26,7 +26,8 @@ def take_over(staging: Path) -> Path:
     """The directory of parts in the held ``staging``, with what was left there, under a name that nobody else knows."""
     parts = staging / f"{_PREFIX}{secrets.token_hex(_TOKEN_BYTES)}"
     with reported("cannot prepare", parts):
-        left = sorted(path for path in staging.iterdir() if path.name.startswith(_PREFIX))
+        # A link under such a name would lead somewhere else.
+        left = sorted(path for path in staging.glob(f"{_PREFIX}*") if path.is_dir() and not path.is_symlink())
         if left:
             os.rename(left[0], parts)
         else:
