@@ -109,11 +109,11 @@ class _Interpreter:
                         args, cls = stack.pop(), stack[-1]
                         if type(cls) is not Global or type(args) is not tuple:
                             raise self._wrong(self._base + start, op, "a class and a tuple", describe(cls))
-                        end = shortcut(buffer, pos, stop, stack, memo) if shortcut is not None and not args else None
-                        if end is None:
+                        after = shortcut(buffer, pos, stop, stack, memo) if shortcut is not None and not args else None
+                        if after is None:
                             stack[-1] = Instance(cls, args)
                         else:
-                            pos = end
+                            pos = after
                     elif op == 0x4D:  # BININT2
                         stack.append(buffer[pos] | buffer[pos + 1] << 8)
                         pos += 2

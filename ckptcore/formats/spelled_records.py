@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ckptcore.formats.metadata_records import FIELDS, KEY_CLASS, PIECE_CLASS, Unfit, checked, piece_record, place_key
-from ckptcore.formats.pickle_values import Global, as_text, describe
+from ckptcore.formats.pickle_values import Global, as_text
 from ckptcore.rules.metadata import PieceKey
 
 _INT = rb"(?:K.|M..|J....|\x8a\x05.....)"

@@ -17,6 +17,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -128,8 +129,9 @@ class _Hole:
         self._shape = shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make, arguments, (version, _, dtype, fortran, _) = np.zeros(0, np.uint16).__reduce__()
-        return make, arguments, (version, self._shape, dtype, fortran, bytes(2 * int(np.prod(self._shape))))
+        make, arguments, state = np.zeros(0, np.uint16).__reduce__()
+        version, _, dtype, is_fortran, _ = tuple(state)
+        return make, arguments, (version, self._shape, dtype, is_fortran, bytes(2 * prod(self._shape)))
 
 
 class _SparseFile:

@@ -437,7 +437,11 @@ SHARING: dict[str, Callable[[int, int], bytes]] = {
 @pytest.mark.parametrize("build", SHARING.values(), ids=SHARING)
 def test_what_is_shared_is_read(build: Callable[[int, int], bytes]) -> None:
     found = parse(build(20, 30))
-    assert 30 in (len(found.storage.get("x" * 200, StoredPieces((), ())).files), len(found.tensors.get("w", ())), len(found.nested_keys))
+    assert 30 in (
+        len(found.storage.get("x" * 200, StoredPieces((), ())).files),
+        len(found.tensors.get("w", ())),
+        len(found.nested_keys),
+    )
 
 
 @pytest.mark.parametrize("build", SHARING.values(), ids=SHARING)
