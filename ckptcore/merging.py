@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ckptcore.clock import now
 from ckptcore.errors import InvalidName, NotEnoughSpace, OutputExists, SourceChanged
+from ckptcore.formats.collector import collector_paused
 from ckptcore.mappings import config_of
 from ckptcore.rules.journal import JOURNAL_NAME, FinishedShard, finished_shards, journal_head
 from ckptcore.rules.layout import metadata_name
@@ -48,8 +49,9 @@ def plan(
     Raises :class:`SelectionError`, :class:`MappingError` and :class:`UnsupportedDtype`, each with every tensor
     concerned.
     """
-    made = lay_out(checkpoint, selection=selection, layout=layout)
-    return plan_merge(checkpoint, made.outputs, max_shard_bytes=max_shard_bytes, notes=made.notes)
+    with collector_paused():
+        made = lay_out(checkpoint, selection=selection, layout=layout)
+        return plan_merge(checkpoint, made.outputs, max_shard_bytes=max_shard_bytes, notes=made.notes)
 
 
 def lay_out(checkpoint: LocatedCheckpoint, *, selection: Selection, layout: OutputLayout) -> LaidOut:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ckptcore.completion import save_issues
 from ckptcore.errors import SourceChanged, VersionDamaged, VersionIncomplete
+from ckptcore.formats.collector import collector_paused
 from ckptcore.header_scan import HeaderScan, MetadataScan, listed, scan_metadata, scan_rank_files
 from ckptcore.rules.agreement import resolved_dtype
 from ckptcore.rules.coverage import Coverage, primary_pieces
@@ -60,6 +61,11 @@ def verify_listed(
     version: Version, directories: Directories, *, deep: bool = False, on_progress: OnProgress = ignore_progress
 ) -> Verified:
     """:func:`verify` for one of many versions, whose directories may have been listed already."""
+    with collector_paused():
+        return _verify(version, directories, deep, on_progress)
+
+
+def _verify(version: Version, directories: Directories, deep: bool, on_progress: OnProgress) -> Verified:
     listing, marks = directories.listing(version.directory), directories.listing(version.marks_directory)
     if listing is None or marks is None:
         gone = Issue(version.label, "its directory is missing", version.directory, code=MISSING_DIRECTORY)

@@ -5,13 +5,11 @@ Owns what the file must hold and of what type. Whether pieces, files and shapes 
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from ckptcore.errors import DamagedFile
 from ckptcore.formats.allowance import Allowance
+from ckptcore.formats.collector import collector_paused
 from ckptcore.formats.metadata_records import KEY_CLASS, MODULES, PIECE_CLASS, RECORDS, Unfit, record_of
 from ckptcore.formats.pickle_values import Global, Instance, Pairs, as_text, describe
 from ckptcore.formats.pickles import read_pickle
@@ -28,21 +26,9 @@ def parse_metadata(reader: Reader, name: str) -> Metadata:
 
     Raises DamagedFile with every issue found.
     """
-    with _collector_paused():
+    with collector_paused():
         root = read_pickle(reader, name, GLOBALS, SpelledRecords())
         return _Findings(name, reader.size_bytes).metadata(root)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No search for cycles while millions of records are made, none of which is in one: it is a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Findings:

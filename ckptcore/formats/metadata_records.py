@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ckptcore.formats.pickle_values import MAX_EXTENT, Global, Instance, Pairs, as_extents, as_text, describe
+from ckptcore.formats.pickle_values import MAX_EXTENT, Instance, Pairs, as_extents, as_text, describe
 from ckptcore.rules.metadata import PieceKey, PieceRecord, PlaceKey
 from ckptcore.rules.tensors import Shape
 

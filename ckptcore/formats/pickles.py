@@ -26,7 +26,8 @@ from ckptcore.rules.stored import Segment
 LOOKAHEAD: Final = 300
 """Bytes that the window holds past each opcode that starts in it: one and its longest short argument (2 + 255)."""
 
-FIRST_WINDOW: Final = 16 << 10
+FIRST_WINDOW: Final = 4 << 10
+"""What is read first, and behind a payload: an array's header has some hundred bytes, and a rank file thousands."""
 LAST_WINDOW: Final = 256 << 10
 LONGEST_TEXT: Final = 64 << 10
 DEEPEST_NESTING: Final = 64
@@ -40,7 +41,7 @@ class Shortcut(Protocol):
     """Recognises, right after NEWOBJ, the whole spelling of an object that the caller reads very often."""
 
     def __call__(self, window: bytes, start: int, stop: int, stack: Stack, memo: list[Any]) -> int | None:
-        """Where the spelling of the object ends whose class is on top of ``stack``; None for whatever needs the long way.
+        """Where the spelling of the object ends whose class is on top of ``stack``; None: it needs the long way.
 
         ``window[start:stop]`` is what may be looked at. Where it answers, the object has taken the place of the class,
         and it may have gone on with what follows: ``stack`` and ``memo`` hold exactly as many values as the opcodes up

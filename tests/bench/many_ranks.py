@@ -43,6 +43,10 @@ class ManyRanks:
     rows: int
     columns: int
 
+    def __post_init__(self) -> None:
+        if self.ranks < max(_CUTS):
+            raise ValueError(f"{self.ranks} rank files would hold two pieces of one tensor each")
+
     @property
     def shape(self) -> tuple[int, int]:
         return self.rows, self.columns
@@ -129,9 +133,9 @@ class _Hole:
         self._shape = shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        make, arguments, state = np.zeros(0, np.uint16).__reduce__()
-        version, _, dtype, is_fortran, _ = tuple(state)
-        return make, arguments, (version, self._shape, dtype, is_fortran, bytes(2 * prod(self._shape)))
+        reduced: Any = np.zeros(0, np.uint16).__reduce__()
+        make, arguments, (version, _, dtype, is_fortran, _) = reduced
+        return make, arguments, (version, (*self._shape,), dtype, is_fortran, bytes(2 * prod(self._shape)))
 
 
 class _SparseFile:
@@ -149,12 +153,15 @@ class _SparseFile:
 
 def _write_rank_file(run: ManyRanks, parts: list[tuple[int, Part]], file: BinaryIO, *, sparse: bool) -> None:
     content: dict[str, Any] = {}
+    names: dict[str, str] = {}
     for number, part in parts:
+        key = run.key(number)
+        names[key] = f"linear_{number}.w_0"
         if sparse:
-            content[run.key(number)] = _Hole(part.shape if part.flat is None else (part.flat[1] - part.flat[0],))
+            content[key] = _Hole(part.shape if part.flat is None else (part.flat[1] - part.flat[0],))
         else:
-            content[run.key(number)] = part.cut_from(run.values_of(number))
-    content["StructuredToParameterName@@"] = {run.key(number): f"linear_{number}.w_0" for number, _ in parts}
+            content[key] = part.cut_from(run.values_of(number))
+    content["StructuredToParameterName@@"] = names
     pickle.Pickler(_SparseFile(file) if sparse else file, protocol=4).dump(content)
 
 
