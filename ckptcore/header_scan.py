@@ -7,9 +7,9 @@ that is missing or at fault becomes issues; the file system's own refusals are c
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ckptcore.errors import DamagedFile, StorageError
 from ckptcore.formats.metadata_file import parse_metadata
@@ -117,7 +117,7 @@ def scan_rank_files(version: Version, index: Index, names: frozenset[str], on_pr
     claims = claims_of(index)
 
     def scan(name: str) -> RankFileScan:
-        wanted = [(index.tensors[t], index.tensors[t].pieces[p]) for t, p in pieces.get(name, ())]
+        wanted = [(index.tensors[t], index.tensors[t].pieces[p]) for t, p in pieces[name].positions()]
         return _scan_rank_file(version, name, wanted, claims, names)
 
     arrays: list[list[StoredArray | None]] = [[None] * len(tensor.pieces) for tensor in index.tensors]
@@ -125,7 +125,7 @@ def scan_rank_files(version: Version, index: Index, names: frozenset[str], on_pr
     issues, notes = list[Issue](), list[Issue]()
     with ThreadPoolExecutor(min(MAX_THREADS, 2 * (os.cpu_count() or 1)), "ckpt-headers") as pool:
         for scanned in pool.map(scan, index.files):
-            for (t, p), array in zip(pieces.get(scanned.finding.name, ()), scanned.arrays, strict=True):
+            for (t, p), array in zip(pieces[scanned.finding.name].positions(), scanned.arrays, strict=True):
                 arrays[t][p] = array
             findings.append(scanned.finding)
             issues += scanned.issues
@@ -150,12 +150,24 @@ def require_read(version: Version, refusals: Sequence[StorageError]) -> None:
         raise raised
 
 
-def _pieces_by_file(index: Index) -> Mapping[str, list[tuple[int, int]]]:
-    """The pieces of each file as (tensor, piece) positions in the index."""
-    by_file: dict[str, list[tuple[int, int]]] = {}
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The pieces of one file, by their positions in the index. Two lists, since there may be millions of them."""
+
+    tensors: list[int] = field(default_factory=list)
+    pieces: list[int] = field(default_factory=list)
+
+    def positions(self) -> Iterator[tuple[int, int]]:
+        return zip(self.tensors, self.pieces, strict=True)
+
+
+def _pieces_by_file(index: Index) -> Mapping[str, _Held]:
+    by_file = {file: _Held() for file in index.files}
     for t, tensor in enumerate(index.tensors):
         for p, piece in enumerate(tensor.pieces):
-            by_file.setdefault(piece.file, []).append((t, p))
+            held = by_file[piece.file]
+            held.tensors.append(t)
+            held.pieces.append(p)
     return by_file
 
 
@@ -196,10 +208,11 @@ def _scan_rank_file(
         found = check_stored(tensor, piece, array)
         issues += found
         arrays.append(None if found else array)
-    issues += check_unclaimed(claims, name, rank_file, may_hold_more=version.component == "ema_state")
+    unclaimed = unclaimed_keys({tensor.key for tensor, _ in wanted}, rank_file)
+    issues += check_unclaimed(claims, name, unclaimed, may_hold_more=version.component == "ema_state")
     state = FileState.DAMAGED if issues else FileState.SOUND
     placed = tuple(replace(issue, where=f"{where}: {issue.where}") for issue in issues)
-    notes = _unclaimed_notes(where, name, unclaimed_keys(claims, name, rank_file))
+    notes = _unclaimed_notes(where, name, unclaimed)
     return RankFileScan(FileFinding(name, state, stamp.size_bytes), stamp, tuple(arrays), placed, notes)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ckptcore.errors import InvalidName, OutputExists
+from ckptcore.formats.collector import collector_paused
 from ckptcore.mappings import config_of
 from ckptcore.rules.located import LocatedCheckpoint
 from ckptcore.rules.manifest import MANIFEST_NAME, Manifest
@@ -37,8 +38,9 @@ def plan(
     Raises :class:`SelectionError`, :class:`MappingError` and :class:`UnsupportedDtype`, each with every tensor
     concerned.
     """
-    made = lay_out(checkpoint, selection=selection, layout=layout)
-    return plan_merge(checkpoint, made.outputs, max_shard_bytes=max_shard_bytes, notes=made.notes)
+    with collector_paused():
+        made = lay_out(checkpoint, selection=selection, layout=layout)
+        return plan_merge(checkpoint, made.outputs, max_shard_bytes=max_shard_bytes, notes=made.notes)
 
 
 def lay_out(checkpoint: LocatedCheckpoint, *, selection: Selection, layout: OutputLayout) -> LaidOut:

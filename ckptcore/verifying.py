@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from ckptcore.completion import save_issues
 from ckptcore.errors import SourceChanged, VersionDamaged, VersionIncomplete
+from ckptcore.formats.collector import collector_paused
 from ckptcore.header_scan import HeaderScan, MetadataScan, listed, scan_metadata, scan_rank_files
 from ckptcore.rules.agreement import resolved_dtype
-from ckptcore.rules.coverage import check_coverage, primary_pieces
+from ckptcore.rules.coverage import Coverage, primary_pieces
 from ckptcore.rules.fingerprint import SOURCE_CHANGED, FileStamp, Fingerprint
 from ckptcore.rules.issues import Issue, in_order
 from ckptcore.rules.layout import metadata_lock_name, parse_rank_file_name
@@ -60,6 +61,11 @@ def verify_listed(
     version: Version, directories: Directories, *, deep: bool = False, on_progress: OnProgress = ignore_progress
 ) -> Verified:
     """:func:`verify` for one of many versions, whose directories may have been listed already."""
+    with collector_paused():
+        return _verify(version, directories, deep, on_progress)
+
+
+def _verify(version: Version, directories: Directories, deep: bool, on_progress: OnProgress) -> Verified:
     listing, marks = directories.listing(version.directory), directories.listing(version.marks_directory)
     if listing is None or marks is None:
         gone = Issue(version.label, "its directory is missing", version.directory, code=MISSING_DIRECTORY)
@@ -119,8 +125,9 @@ def _decide(
 ) -> tuple[tuple[LocatedTensor, ...], tuple[ReplicaPair, ...], tuple[Issue, ...]]:
     """The tensors of which every piece was found, the replicas of those pieces, and the issues of all tensors."""
     tensors, replicas, issues = list[LocatedTensor](), list[ReplicaPair](), list[Issue]()
+    coverage = Coverage()
     for tensor, found in zip(index.tensors, scan.arrays, strict=True):
-        issues += check_coverage(tensor)
+        issues += coverage.check(tensor)
         dtype = resolved_dtype(tensor, (array for array in found if array is not None))
         if isinstance(dtype, Issue):
             # Where every piece is missing, that has been said already.
@@ -134,14 +141,12 @@ def _decide(
 
 
 def _locate(tensor: IndexedTensor, dtype: str, found: Sequence[StoredArray | None]) -> LocatedTensor | None:
-    arrays = dict(zip(tensor.pieces, found, strict=True))
-    pieces = []
-    for piece in primary_pieces(tensor):
-        array = arrays[piece]
-        if array is None:
-            return None
-        pieces.append(LocatedPiece(piece, array))
-    return LocatedTensor(TensorSpec(tensor.key, dtype, tensor.shape), tuple(pieces))
+    primary = primary_pieces(tensor)
+    if primary is not tensor.pieces:
+        arrays = dict(zip(tensor.pieces, found, strict=True))
+        found = [arrays[piece] for piece in primary]
+    pieces = tuple(LocatedPiece(piece, array) for piece, array in zip(primary, found, strict=True) if array is not None)
+    return LocatedTensor(TensorSpec(tensor.key, dtype, tensor.shape), pieces) if len(pieces) == len(primary) else None
 
 
 def _replicas(tensor: IndexedTensor, located: LocatedTensor, found: Sequence[StoredArray | None]) -> list[ReplicaPair]:
@@ -234,9 +239,9 @@ def _located(
 
 def _paddle_format(metadata: Metadata) -> str:
     """The first Paddle release whose metadata has the fields that this one has."""
-    records = [record for records in metadata.tensors.values() for record in records]
-    if any(key.shape is not None for key, _ in metadata.storage):
+    if any(place.shape is not None for stored in metadata.storage.values() for place in stored.places):
         return "3.3"
-    if any(record.global_shape is not None for record in records):
+    if any(record.global_shape is not None for records in metadata.tensors.values() for record in records):
         return "3.2"
-    return "3.0" if any(record.dtype is not None for record in records) else "2.6"
+    has_dtype = any(record.dtype is not None for records in metadata.tensors.values() for record in records)
+    return "3.0" if has_dtype else "2.6"

@@ -5,19 +5,18 @@ Owns what the file must hold and of what type. Whether pieces, files and shapes 
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from ckptcore.errors import DamagedFile
 from ckptcore.formats.allowance import Allowance
-from ckptcore.formats.metadata_records import KEY_CLASS, MODULES, PIECE_CLASS, RECORDS, SpelledRecords, Unfit, record_of
+from ckptcore.formats.collector import collector_paused
+from ckptcore.formats.metadata_records import KEY_CLASS, MODULES, PIECE_CLASS, RECORDS, Unfit, record_of
 from ckptcore.formats.pickle_values import Global, Instance, Pairs, as_text, describe
 from ckptcore.formats.pickles import read_pickle
 from ckptcore.formats.reader import Reader
+from ckptcore.formats.spelled_records import SpelledRecords
 from ckptcore.rules.issues import Issue
-from ckptcore.rules.metadata import Metadata, PieceKey, PieceRecord
+from ckptcore.rules.metadata import Metadata, PieceKey, PieceRecord, PlaceKey, StoredPieces
 
 GLOBALS: Final = frozenset(Global(module, name) for module in MODULES for name in ("Metadata", PIECE_CLASS, KEY_CLASS))
 
@@ -27,21 +26,9 @@ def parse_metadata(reader: Reader, name: str) -> Metadata:
 
     Raises DamagedFile with every issue found.
     """
-    with _collector_paused():
+    with collector_paused():
         root = read_pickle(reader, name, GLOBALS, SpelledRecords())
         return _Findings(name, reader.size_bytes).metadata(root)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No search for cycles while millions of records are made, none of which is in one: it is a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Findings:
@@ -58,12 +45,11 @@ class _Findings:
     def metadata(self, root: Any) -> Metadata:
         fields = self._fields(root)
         tensors = self._tensors(self._entries(fields, "state_dict_metadata"))
-        storage = self._storage(self._entries(fields, "storage_metadata"))
+        storage = self._storage(self._pairs(fields, "storage_metadata"))
         has_nesting = fields.get("flat_mapping") is not None
         nested_keys = self._nested_keys(self._entries(fields, "flat_mapping")) if has_nesting else {}
         if self._issues:
             raise DamagedFile(f"{self._name} is not the metadata of a checkpoint", self._issues)
-        self._allowance.charge(characters=sum(len(key.tensor_key) + len(file) for key, file in storage))
         return Metadata(tensors, storage, nested_keys)
 
     def _fields(self, root: Any) -> dict[str, Any]:
@@ -86,11 +72,14 @@ class _Findings:
         return found
 
     def _entries(self, fields: dict[str, Any], name: str) -> list[tuple[Any, Any]]:
+        return self._pairs(fields, name).entries()
+
+    def _pairs(self, fields: dict[str, Any], name: str) -> Pairs:
         value = fields.get(name)
         if type(value) is Pairs:
-            return value.entries()
+            return value
         self._report(name, "a dict", describe(value) if name in fields else "no such field")
-        return []
+        return Pairs()
 
     def _tensors(self, entries: list[tuple[Any, Any]]) -> dict[str, tuple[PieceRecord, ...]]:
         tensors: dict[str, tuple[PieceRecord, ...]] = {}
@@ -107,19 +96,27 @@ class _Findings:
             tensors[key] = tuple(records)
         return tensors
 
-    def _storage(self, entries: list[tuple[Any, Any]]) -> tuple[tuple[PieceKey, str], ...]:
-        names: dict[str, str] = {}
-        if all(type(key) is PieceKey and type(file) is str for key, file in entries):
-            return tuple((key, names.setdefault(file, file)) for key, file in entries)
-        storage: list[tuple[PieceKey, str]] = []
-        for i, (spelled, file) in enumerate(entries):
-            key = self._record(spelled, KEY_CLASS, "storage_metadata, entry", i)
-            text = as_text(file)
-            if text is None:
-                self._report(f"storage_metadata, entry {i}", "a file's name", describe(file))
-                text = ""
-            storage.append((key, names.setdefault(text, text)))
-        return tuple(storage)
+    def _storage(self, entries: Pairs) -> dict[str, StoredPieces]:
+        files: dict[str, str] = {}
+        places_of: dict[str, list[PlaceKey]] = {}
+        files_of: dict[str, list[str]] = {}
+        characters = 0
+        for i in range(0, len(entries), 2):
+            key, file = entries[i], entries[i + 1]
+            if type(key) is not PieceKey or type(file) is not str:
+                key, file = self._record(key, KEY_CLASS, "storage_metadata, entry", i // 2), as_text(file)
+                if file is None:
+                    self._report(f"storage_metadata, entry {i // 2}", "a file's name", describe(entries[i + 1]))
+                if key is None or file is None:
+                    continue
+            tensor_key, place = key
+            characters += len(tensor_key) + len(file)
+            if tensor_key not in places_of:
+                places_of[tensor_key], files_of[tensor_key] = [], []
+            places_of[tensor_key].append(place)
+            files_of[tensor_key].append(files.setdefault(file, file))
+        self._allowance.charge(characters=characters)
+        return {key: StoredPieces(tuple(places), tuple(files_of[key])) for key, places in places_of.items()}
 
     def _record(self, value: Any, cls: str, where: str, number: int) -> Any:
         if type(value) is RECORDS[cls]:

@@ -1,21 +1,17 @@
 """The two records that a metadata file repeats for each piece: their fields, checked, and made into domain values.
 
-A record comes either as the pickle reader's general values (:func:`record_of`), or as the bytes in which Python's
-pickler always spells it (:class:`SpelledRecords`), which is what makes a file of millions of pieces quick to read. The
-second is a shortcut only: it leaves whatever is new or strange to the first, which also says what is wrong.
+Owns which fields there are, of what type, and which of them must agree. :func:`record_of` makes a record of the pickle
+reader's general values; ``spelled_records`` makes most of them straight from the file's bytes.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from ckptcore.formats.pickle_values import MAX_EXTENT, Global, Instance, Pairs, as_extents, as_text, describe
-from ckptcore.rules.metadata import PieceKey, PieceRecord
+from ckptcore.formats.pickle_values import MAX_EXTENT, Instance, Pairs, as_extents, as_text, describe
+from ckptcore.rules.metadata import PieceKey, PieceRecord, PlaceKey
 from ckptcore.rules.tensors import Shape
 
 MODULES: Final = ("paddle.distributed.flex_checkpoint.dcp.metadata", "paddle.distributed.checkpoint.metadata")
@@ -97,7 +93,7 @@ FIELDS: Final = {cls: {known.name: known for known in listed} for cls, listed in
 """Fields by class. A field that is not required may be absent or None; fields not listed are passed over."""
 
 
-def _checked(known: _Field | None, value: Any) -> Any:
+def checked(known: _Field | None, value: Any) -> Any:
     """The value as the domain uses it, or as it is where the field is not ``known``; raises Unfit."""
     if known is None or (value is None and not known.is_required):
         return value
@@ -107,7 +103,7 @@ def _checked(known: _Field | None, value: Any) -> Any:
     return read
 
 
-def _piece(offset: Shape, shape: Shape, dtype: Any, whole: Any, is_flattened: Any, flat: Any) -> PieceRecord:
+def piece_record(offset: Shape, shape: Shape, dtype: Any, whole: Any, is_flattened: Any, flat: Any) -> PieceRecord:
     if len(shape) != len(offset):
         raise Unfit("local_shape", f"{len(offset)} axes, as global_offset has", describe(shape))
     if whole is not None and len(whole) != len(offset):
@@ -116,11 +112,15 @@ def _piece(offset: Shape, shape: Shape, dtype: Any, whole: Any, is_flattened: An
     return PieceRecord(offset, shape, dtype, whole, flat)
 
 
-def _key(tensor_key: str, offset: Shape, shape: Any, is_flattened: Any, flat: Any, replica: Any) -> PieceKey:
+def place_key(offset: Shape, shape: Any, is_flattened: Any, flat: Any, replica: Any) -> PlaceKey:
     if shape is not None and len(shape) != len(offset):
         raise Unfit("local_shape", f"{len(offset)} axes, as global_offset has", describe(shape))
     _require_range(is_flattened, flat)
-    return PieceKey(tensor_key, offset, shape, flat, replica)
+    return PlaceKey(offset, shape, flat, replica)
+
+
+def _piece_key(tensor_key: str, *fields: Any) -> PieceKey:
+    return PieceKey(tensor_key, place_key(*fields))
 
 
 def _require_range(is_flattened: bool | None, flat: Any) -> None:
@@ -128,7 +128,7 @@ def _require_range(is_flattened: bool | None, flat: Any) -> None:
         raise Unfit("flattened_range", "a range where is_flattened says so, and only there", describe(flat))
 
 
-_MAKERS: Final[Mapping[str, Callable[..., Record]]] = {PIECE_CLASS: _piece, KEY_CLASS: _key}
+_MAKERS: Final[Mapping[str, Callable[..., Record]]] = {PIECE_CLASS: piece_record, KEY_CLASS: _piece_key}
 """Each takes the checked values of ``FIELDS`` in their order, and raises Unfit where two of them disagree."""
 
 
@@ -142,153 +142,8 @@ def record_of(instance: Instance) -> Record:
         name = as_text(spelled)
         if name is None or name in values:
             raise Unfit("state", "each field once, by name", describe(spelled))
-        values[name] = _checked(FIELDS[cls].get(name), value)
+        values[name] = checked(FIELDS[cls].get(name), value)
     for name, known in FIELDS[cls].items():
         if known.is_required and name not in values:
             raise Unfit(name, known.expected, "no such field")
     return _MAKERS[cls](*(values.get(name) for name in FIELDS[cls]))
-
-
-_INT = rb"(?:K.|M..|J....|\x8a\x05.....)"
-_REFERENCE = rb"(?:h.|j....)"
-_VALUE = (
-    rb"(?:" + _INT + rb"(?:\x85\x94|" + _INT + rb"(?:\x86\x94|" + _INT + rb"\x87\x94))?"  # an int; a tuple of up to 3
-    rb"|\(" + _INT + rb"{4,16}t\x94|\)|" + _REFERENCE + rb"|[N\x88\x89]|\x8c.[ -~]*\x94)"
-)
-_STATE = rb"\x94\}\x94\(%bub"
-"""MEMOIZE, EMPTY_DICT, MEMOIZE, MARK, names and values, SETITEMS, BUILD."""
-
-_ENTRY = rb"(" + _REFERENCE + rb")" + _VALUE
-_ANY_STATE: Final = re.compile(_STATE % (_ENTRY + (rb"(?:" + _ENTRY + rb")?") * 7), re.DOTALL)
-
-_CACHE_LIMIT: Final = 1 << 16
-
-Meaning = tuple[Any, bool]
-"""A checked value, and whether its spelling puts it into the memo."""
-
-_SPENT: Final = object()
-"""In the memo for what no file refers to again: an object's dict, and the object before it is whole."""
-
-
-class _Column(NamedTuple):
-    """One field at its place in a record: how to check it, and what spellings of it meant."""
-
-    read: Callable[[Any], Any]
-    known: dict[bytes, Meaning]
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """How all records of a class are spelled after its first ones: the names' memo slots, in order.
-
-    ``arranged`` takes the columns' values, and a None for absent ones behind them, in the order of ``FIELDS``.
-    """
-
-    pattern: re.Pattern[bytes]
-    columns: tuple[_Column, ...]
-    arranged: itemgetter[Any]
-    make: Callable[..., Record]
-
-
-class SpelledRecords:
-    """A shortcut for ``read_pickle``: makes a record straight from its spelling."""
-
-    def __init__(self) -> None:
-        self._layouts: dict[str, _Layout] = {}
-        self._pieces: dict[bytes, tuple[Record, list[Any]]] = {}
-
-    def __call__(self, window: bytes, start: int, stop: int, cls: Global, memo: list[Any]) -> tuple[Record, int] | None:
-        layout = self._layouts.get(cls.name) or self._learn(window, start, stop, cls.name, memo)
-        spelling = layout.pattern.match(window, start, stop) if layout is not None else None
-        if layout is None or spelling is None:
-            return None
-        text = spelling.group()
-        known = self._pieces.get(text)
-        if known is not None:
-            # The layers of a model repeat each other: most pieces are spelled as an earlier one was. A memo slot never
-            # changes, so a spelling that refers to one keeps its meaning.
-            record, memoized = known
-            memo += memoized
-            return record, spelling.end()
-        before = len(memo)
-        try:
-            record = _read(layout, spelling.groups(), memo)
-        except (Unfit, IndexError):
-            del memo[before:]
-            return None
-        if layout.make is _piece and len(self._pieces) < _CACHE_LIMIT:
-            self._pieces[text] = record, memo[before:]
-        return record, spelling.end()
-
-    def _learn(self, window: bytes, start: int, stop: int, cls: str, memo: list[Any]) -> _Layout | None:
-        spelling = _ANY_STATE.match(window, start, stop) if cls in FIELDS else None
-        if spelling is None:
-            return None
-        slots = [slot for slot in spelling.groups() if slot is not None]
-        try:
-            names = [as_text(_referred(slot, memo)) for slot in slots]
-        except (Unfit, IndexError):
-            return None
-        is_whole = all(name in names for name, known in FIELDS[cls].items() if known.is_required)
-        if not is_whole or None in names or len(set(names)) < len(names):
-            return None
-        pattern = re.compile(_STATE % b"".join(re.escape(slot) + b"(" + _VALUE + b")" for slot in slots), re.DOTALL)
-        columns = tuple(_Column(partial(_checked, FIELDS[cls].get(str(name))), {}) for name in names)
-        order = (names.index(name) if name in names else len(names) for name in FIELDS[cls])
-        return self._layouts.setdefault(cls, _Layout(pattern, columns, itemgetter(*order), _MAKERS[cls]))
-
-
-def _read(layout: _Layout, spellings: Sequence[bytes], memo: list[Any]) -> Record:
-    values: list[Any] = []
-    before = len(memo)
-    memo += (_SPENT, _SPENT)
-    for (read, known), spelled in zip(layout.columns, spellings, strict=True):
-        if spelled[0] == 0x6A:  # LONG_BINGET: as many as there are tensors or pieces, so not worth keeping
-            values.append(read(_referred(spelled, memo)))
-            continue
-        meaning = known.get(spelled)
-        if meaning is None:
-            value, is_memoized = _meaning(spelled, memo)
-            meaning = read(value), is_memoized
-            if len(known) == _CACHE_LIMIT:
-                known.clear()
-            known[spelled] = meaning
-        value, is_memoized = meaning
-        if is_memoized:
-            memo.append(value)
-        values.append(value)
-    values.append(None)
-    record = layout.make(*layout.arranged(values))
-    memo[before] = record
-    return record
-
-
-_CONSTANTS: Final = {b"N": None, b"\x88": True, b"\x89": False, b")": ()}
-_INT_BYTES: Final = {0x4B: 1, 0x4D: 2, 0x4A: 4, 0x8A: 6}
-
-
-def _meaning(spelled: bytes, memo: list[Any]) -> tuple[Any, bool]:
-    """What a match of ``_VALUE`` spells, and whether it goes into the memo."""
-    if spelled in _CONSTANTS:
-        return _CONSTANTS[spelled], False
-    if spelled[0] in b"hj":
-        return _referred(spelled, memo), False
-    if spelled[0] == 0x8C:
-        if spelled[1] != len(spelled) - 3:
-            raise Unfit("text", "its length", "another")
-        return str(spelled[2:-1], "ascii"), True
-    numbers, at = [], 1 if spelled.startswith(b"(") else 0
-    while at < len(spelled) and spelled[at] in _INT_BYTES:
-        size = _INT_BYTES[spelled[at]]
-        digits = spelled[at + 1 : at + 1 + size]
-        is_long = spelled[at] == 0x8A
-        numbers.append(int.from_bytes(digits[1:] if is_long else digits, "little", signed=size >= 4))
-        at += 1 + size
-    return (numbers[0], False) if at == len(spelled) else (tuple(numbers), True)
-
-
-def _referred(reference: bytes, memo: list[Any]) -> Any:
-    value = memo[int.from_bytes(reference[1:], "little")]
-    if type(value) is list:
-        raise Unfit("a list", "a value that cannot grow any more", "one that may")
-    return value

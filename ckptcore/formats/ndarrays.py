@@ -40,6 +40,8 @@ class ArrayReader:
     def __init__(self, reader: Reader, name: str) -> None:
         self._reader, self._name = reader, name
         self._texts: dict[int, Segment] = {}
+        # By identity: a pickle spells a dtype once and then refers to it. The value is kept, so that none gets another.
+        self._dtypes: dict[int, tuple[Any, str]] = {}
 
     def array(self, value: Any) -> StoredArray:
         """The array that a value of the pickle stands for; raises NoArray, or DamagedFile for a payload's spelling."""
@@ -63,7 +65,7 @@ class ArrayReader:
                 raise NoArray("the array", "numpy's (ndarray, (0,), b'b')", describe(call.args))
         match call.state:
             case (1, shape, dtype, bool() as fortran, payload):
-                return StoredArray(_shape(shape), _dtype(dtype), fortran, (self._segment(payload),))
+                return StoredArray(_shape(shape), self._dtype(dtype), fortran, (self._segment(payload),))
             case _:
                 raise NoArray("the array's state", "numpy's (1, shape, dtype, order, bytes)", describe(call.state))
 
@@ -72,7 +74,7 @@ class ArrayReader:
             raise NoArray("the array's state", "none", describe(call.state))
         match call.args:
             case (payload, dtype, shape, str() as order) if order in ("C", "F"):
-                return StoredArray(_shape(shape), _dtype(dtype), order == "F", (self._segment(payload),))
+                return StoredArray(_shape(shape), self._dtype(dtype), order == "F", (self._segment(payload),))
             case (payload, dtype, shape, "K", axis_order):
                 stored, turned = _shape(shape), _shape(axis_order)
                 if sorted(turned) != list(range(len(stored))):
@@ -80,9 +82,15 @@ class ArrayReader:
                 # numpy reshapes to ``shape`` and then transposes: its axis i is axis ``axis_order[i]`` in the file.
                 axes = tuple(turned.index(axis) for axis in range(len(stored)))
                 shown = tuple(stored[axis] for axis in turned)
-                return StoredArray(shown, _dtype(dtype), False, (self._segment(payload),), axes)
+                return StoredArray(shown, self._dtype(dtype), False, (self._segment(payload),), axes)
             case _:
                 raise NoArray("the array", "numpy's (buffer, dtype, shape, order)", describe(call.args))
+
+    def _dtype(self, value: Any) -> str:
+        known = self._dtypes.get(id(value))
+        if known is None:
+            known = self._dtypes[id(value)] = value, _dtype(value)
+        return known[1]
 
     def _segment(self, payload: Any) -> Segment:
         match payload:

@@ -26,7 +26,8 @@ from ckptcore.rules.stored import Segment
 LOOKAHEAD: Final = 300
 """Bytes that the window holds past each opcode that starts in it: one and its longest short argument (2 + 255)."""
 
-FIRST_WINDOW: Final = 16 << 10
+FIRST_WINDOW: Final = 4 << 10
+"""What is read first, and behind a payload: an array's header has some hundred bytes, and a rank file thousands."""
 LAST_WINDOW: Final = 256 << 10
 LONGEST_TEXT: Final = 64 << 10
 DEEPEST_NESTING: Final = 64
@@ -39,11 +40,12 @@ Stack = list[Any]
 class Shortcut(Protocol):
     """Recognises, right after NEWOBJ, the whole spelling of an object that the caller reads very often."""
 
-    def __call__(self, window: bytes, start: int, stop: int, cls: Global, memo: list[Any]) -> tuple[Any, int] | None:
-        """What the object is, and where its spelling ends; None for whatever needs the long way.
+    def __call__(self, window: bytes, start: int, stop: int, stack: Stack, memo: list[Any]) -> int | None:
+        """Where the spelling of the object ends whose class is on top of ``stack``; None: it needs the long way.
 
-        ``window[start:stop]`` is what may be looked at. Where it answers, it has put into ``memo`` exactly as
-        many values as the opcodes would have, in their order.
+        ``window[start:stop]`` is what may be looked at. Where it answers, the object has taken the place of the class,
+        and it may have gone on with what follows: ``stack`` and ``memo`` hold exactly as many values as the opcodes up
+        to there would have left, in their order.
         """
         ...
 
@@ -108,11 +110,11 @@ class _Interpreter:
                         args, cls = stack.pop(), stack[-1]
                         if type(cls) is not Global or type(args) is not tuple:
                             raise self._wrong(self._base + start, op, "a class and a tuple", describe(cls))
-                        spelled = shortcut(buffer, pos, stop, cls, memo) if shortcut is not None and not args else None
-                        if spelled is None:
+                        after = shortcut(buffer, pos, stop, stack, memo) if shortcut is not None and not args else None
+                        if after is None:
                             stack[-1] = Instance(cls, args)
                         else:
-                            stack[-1], pos = spelled
+                            pos = after
                     elif op == 0x4D:  # BININT2
                         stack.append(buffer[pos] | buffer[pos + 1] << 8)
                         pos += 2

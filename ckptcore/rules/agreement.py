@@ -6,7 +6,7 @@ behind by an earlier save of the same id (Paddle 3.2 and 3.3 keep it) from one t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from ckptcore.rules.issues import Issue
@@ -70,46 +70,44 @@ def resolved_dtype(tensor: IndexedTensor, arrays: Iterable[StoredArray]) -> str 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Which keys the index assigns to each file; ``named`` are all of them, ``dtyped`` those with a recorded dtype."""
+    """What the index says of files and keys: ``files`` are those that it names, ``named`` all keys, ``dtyped`` those
+    with a recorded dtype."""
 
-    by_file: Mapping[str, frozenset[str]]
+    files: frozenset[str]
     named: frozenset[str]
     dtyped: frozenset[str]
 
 
 def claims_of(index: Index) -> Claims:
-    """The index turned round, once, to look at file after file."""
-    by_file: dict[str, set[str]] = {file: set() for file in index.files}
-    for tensor in index.tensors:
-        for piece in tensor.pieces:
-            by_file.setdefault(piece.file, set()).add(tensor.key)
+    """The names of the index, gathered once, to look at file after file."""
     return Claims(
-        {file: frozenset(keys) for file, keys in by_file.items()},
+        frozenset(index.files),
         index.left_out.union(tensor.key for tensor in index.tensors),
         frozenset(tensor.key for tensor in index.tensors if tensor.dtype is not None),
     )
 
 
-def unclaimed_keys(claims: Claims, file: str, rank_file: RankFile) -> tuple[str, ...]:
-    """The keys in a rank file that the metadata does not assign to it, sorted: worth a note, no fault by themselves.
+def unclaimed_keys(claimed: Set[str], rank_file: RankFile) -> tuple[str, ...]:
+    """The keys in a rank file that are none of those ``claimed``, which the metadata assigns to it, sorted: worth a
+    note, no fault by themselves.
 
     Paddle 2.6 writes replicated tensors on every rank and assigns one; ``ema_state`` holds keys that its
     metadata does not name. ``check_unclaimed`` finds those that are a fault.
     """
-    return tuple(sorted(rank_file.arrays.keys() - claims.by_file.get(file, frozenset())))
+    return tuple(sorted(rank_file.arrays.keys() - claimed))
 
 
-def check_unclaimed(claims: Claims, file: str, rank_file: RankFile, *, may_hold_more: bool) -> tuple[Issue, ...]:
-    """The keys that a file named by the metadata holds although the metadata assigns them to other files only, or to
-    none: such a key proves that the metadata, or the file, is of another save of the same id.
+def check_unclaimed(claims: Claims, file: str, unclaimed: Iterable[str], *, may_hold_more: bool) -> tuple[Issue, ...]:
+    """Of the ``unclaimed`` keys of a file, those that the metadata assigns to other files only, or to none: such a key
+    proves that the metadata, or the file, is of another save of the same id.
 
     Paddle 3.0 and later (those that record dtypes) drop a tensor from every file but those that the metadata assigns it
     to; 2.6 does not. ``may_hold_more`` is for ``ema_state``, whose trainers add keys that the metadata does not name.
     """
-    if file not in claims.by_file:
+    if file not in claims.files:
         return ()
     issues = []
-    for key in unclaimed_keys(claims, file, rank_file):
+    for key in unclaimed:
         where = f"tensor {key!r} in {file}"
         if key in claims.dtyped:
             what = "the file holds a piece that the metadata assigns to other files only; they are not of one save"

@@ -18,10 +18,28 @@ MOST_REPORTED = 8
 """How many holes, and how many overlaps, of one tensor are named one by one; the others are counted."""
 
 
+class Coverage:
+    """Checks tensor after tensor, and those that are cut alike, as the layers of a model are, only once."""
+
+    def __init__(self) -> None:
+        self._proven: dict[object, IndexedTensor] = {}
+
+    def check(self, tensor: IndexedTensor) -> tuple[Issue, ...]:
+        """As :func:`check_coverage`."""
+        # Boxes by identity, which the index gives to equal ones. What is kept keeps them, so that none gets another.
+        cut = tensor.shape, tuple([(id(piece.box), piece.flat, piece.replica) for piece in tensor.pieces])
+        if cut in self._proven:
+            return ()
+        issues = check_coverage(tensor)
+        if not issues:
+            self._proven[cut] = tensor
+        return issues
+
+
 def check_coverage(tensor: IndexedTensor) -> tuple[Issue, ...]:
     """Every hole and overlap of the tensor. Its pieces must lie inside its shape, as those of an ``Index`` do."""
-    whole_boxes = [piece.box for piece in tensor.pieces if piece.flat is None]
-    if len(whole_boxes) == len(tensor.pieces) and is_grid(tensor.shape, whole_boxes):
+    whole_boxes = _whole_boxes(tensor.pieces)
+    if whole_boxes is not None and is_grid(tensor.shape, whole_boxes):
         return ()
     where = f"tensor {tensor.key!r}"
     issues = _check_replicas(where, tensor.pieces)
@@ -46,12 +64,43 @@ def check_coverage(tensor: IndexedTensor) -> tuple[Issue, ...]:
 def primary_pieces(tensor: IndexedTensor) -> tuple[Piece, ...]:
     """One piece of each set of replicas (the lowest replica id, then file name), sorted by box and range."""
     pieces = tensor.pieces
-    if all(a.box.offset < b.box.offset for a, b in pairwise(pieces)):
+    if all(a.box.offset < b.box.offset or _is_later_range(b, a) for a, b in pairwise(pieces)):
         return pieces
     chosen: dict[tuple[Box, tuple[int, int] | None], Piece] = {}
     for piece in sorted(pieces, key=_replica_order):
         chosen.setdefault((piece.box, piece.flat), piece)
     return tuple(sorted(chosen.values(), key=_place_order))
+
+
+def _is_later_range(piece: Piece, other: Piece) -> bool:
+    return (
+        piece.flat is not None
+        and other.flat is not None
+        and piece.box.offset == other.box.offset
+        and piece.box.shape == other.box.shape
+        and piece.flat > other.flat
+    )
+
+
+def _whole_boxes(pieces: Sequence[Piece]) -> list[Box] | None:
+    """The boxes that the pieces hold, where each is held once: whole, or as ranges that follow each other in order.
+    None says nothing."""
+    boxes: list[Box] = []
+    end = volume = 0
+    for piece in pieces:
+        if piece.flat is None:
+            if end != volume:
+                return None
+            boxes.append(piece.box)
+            continue
+        start, stop = piece.flat
+        if start == 0 and end == volume:
+            boxes.append(piece.box)
+            volume = piece.box.volume
+        elif start != end or start == stop or piece.box != boxes[-1]:
+            return None
+        end = stop
+    return boxes if end == volume else None
 
 
 def _check_replicas(where: str, pieces: Sequence[Piece]) -> list[Issue]:

@@ -8,16 +8,18 @@ a whole is decided in ``coverage``; whether the rank files agree, in ``agreement
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from ckptcore.rules.issues import Issue, in_order
 from ckptcore.rules.layout import parse_rank_file_name
-from ckptcore.rules.metadata import Metadata, PieceKey, PieceRecord
+from ckptcore.rules.metadata import Metadata, PieceRecord, StoredPieces
 from ckptcore.rules.tensors import DTYPES, Box, Index, IndexedTensor, Piece, Shape
 
 MAX_RANK = 32
 """The most axes that a tensor may have. Paddle stops at 9; numpy 1 stopped here."""
 
-_Stored = list[tuple[PieceKey, str]]
+_NOTHING = StoredPieces((), ())
 _Flat = tuple[int, int] | None
 _Identity = tuple[Shape, Shape, _Flat]
 
@@ -29,32 +31,77 @@ def build_index(metadata: Metadata, name: str, unique_id: int) -> tuple[Index, t
     an issue and left out of the index; a piece without a file, or the reverse, leaves the tensor in, so that
     ``coverage`` can say what is missing. A record listed twice, word for word, counts once.
     """
-    issues, bad_files = _check_file_names({file for _, file in metadata.storage}, name, unique_id)
-    stored_by_key: dict[str, _Stored] = {}
-    for entry in metadata.storage:
-        stored_by_key.setdefault(entry[0].tensor_key, []).append(entry)
-
+    stored_files = {file for stored in metadata.storage.values() for file in stored.files}
+    issues, bad_files = _check_file_names(stored_files, name, unique_id)
     tensors = []
+    cuts = _Cuts()
     for tensor_key in sorted(metadata.tensors):
-        stored = stored_by_key.pop(tensor_key, [])
-        tensor, found = _index_tensor(tensor_key, metadata.tensors[tensor_key], stored)
+        records, stored = metadata.tensors[tensor_key], metadata.storage.get(tensor_key, _NOTHING)
+        tensor, found = cuts.indexed(tensor_key, records, stored)
         issues += found
-        if tensor is not None and not (bad_files and any(file in bad_files for _, file in stored)):
+        if tensor is not None and not (bad_files and not bad_files.isdisjoint(stored.files)):
             tensors.append(tensor)
-    for tensor_key, stored in stored_by_key.items():
-        files = sorted({file for _, file in stored})
+    for tensor_key in metadata.storage.keys() - metadata.tensors.keys():
+        files = sorted(set(metadata.storage[tensor_key].files))
         issues.append(
             Issue(
                 f"tensor {tensor_key!r}",
                 "the storage table of the metadata names a tensor that its tensor table does not",
-                found=f"{len(stored)} entries, first in {files[0]!r}",
+                found=f"{len(metadata.storage[tensor_key].files)} entries, first in {files[0]!r}",
                 code="storage-without-tensor",
             )
         )
-    files = sorted({file for _, file in metadata.storage} - bad_files)
-    named = metadata.tensors.keys() | {key.tensor_key for key, _ in metadata.storage}
+    named = metadata.tensors.keys() | metadata.storage.keys()
     left_out = frozenset(named - {tensor.key for tensor in tensors})
-    return Index(tuple(tensors), tuple(files), left_out), in_order(issues)
+    return Index(tuple(tensors), tuple(sorted(stored_files - bad_files)), left_out), in_order(issues)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How a tensor without issues is cut: its piece of each position in order, without a file, and the position of
+    its entry in the storage table."""
+
+    tensor: IndexedTensor
+    positions: tuple[int, ...]
+
+
+class _Cuts:
+    """The tensors of one metadata file. The layers of a model repeat each other: of tensors that the file describes in
+    the same words, one is looked at and the others differ in their files alone.
+
+    Words are told apart by identity, which the reader gives to equal ones; where it does not, nothing is lost but time.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], _Cut] = {}
+
+    def indexed(
+        self, key: str, records: Sequence[PieceRecord], stored: StoredPieces
+    ) -> tuple[IndexedTensor | None, list[Issue]]:
+        """The tensor, and what is wrong with it; the records must stay alive as long as this does."""
+        files = stored.files
+        if len(set(files)) < len(files):
+            return _index_tensor(key, records, stored)
+        words = tuple(map(id, records)), tuple(map(id, stored.places))
+        known = self._known.get(words)
+        if known is not None:
+            like = known.tensor
+            pieces = tuple(
+                Piece(piece.box, files[position], piece.flat, piece.replica)
+                for piece, position in zip(like.pieces, known.positions, strict=True)
+            )
+            return IndexedTensor(key, like.dtype, like.shape, pieces, like.shape_is_recorded), []
+        tensor, issues = _index_tensor(key, records, stored)
+        if tensor is not None and not issues and not _is_ordered_by_file(tensor):
+            position_of = {file: position for position, file in enumerate(files)}
+            self._known[words] = _Cut(tensor, tuple(position_of[piece.file] for piece in tensor.pieces))
+        return tensor, issues
+
+
+def _is_ordered_by_file(tensor: IndexedTensor) -> bool:
+    """Whether the order of its pieces depends on the names of their files."""
+    orders = map(_piece_order, tensor.pieces)
+    return any(a[:-1] == b[:-1] for a, b in pairwise(orders))
 
 
 def _check_file_names(files: Iterable[str], name: str, unique_id: int) -> tuple[list[Issue], set[str]]:
@@ -73,7 +120,7 @@ def _check_file_names(files: Iterable[str], name: str, unique_id: int) -> tuple[
 
 
 def _index_tensor(
-    key: str, records: Sequence[PieceRecord], stored: _Stored
+    key: str, records: Sequence[PieceRecord], stored: StoredPieces
 ) -> tuple[IndexedTensor | None, list[Issue]]:
     where = f"tensor {key!r}"
     if not records:
@@ -142,24 +189,25 @@ def _check_place(where: str, record: PieceRecord, shape: Shape) -> list[Issue]:
     return []
 
 
-def _join(where: str, records: Sequence[PieceRecord], stored: _Stored) -> tuple[tuple[Piece, ...], list[Issue]]:
-    boxes = {(record.offset, record.shape, record.flat): Box(record.offset, record.shape) for record in records}
-    shapes = _shapes_by_place(boxes) if any(key.shape is None for key, _ in stored) else {}
+def _join(where: str, records: Sequence[PieceRecord], stored: StoredPieces) -> tuple[tuple[Piece, ...], list[Issue]]:
+    whole = {(record.offset, record.shape): Box(record.offset, record.shape) for record in records}
+    boxes = {(record.offset, record.shape, record.flat): whole[record.offset, record.shape] for record in records}
+    shapes = _shapes_by_place(boxes) if any(place.shape is None for place in stored.places) else {}
     issues, pieces, without_file = [], [], set(boxes)
-    for key, file in stored:
-        candidates = shapes.get((key.offset, key.flat), []) if key.shape is None else [key.shape]
+    for place, file in zip(stored.places, stored.files, strict=True):
+        candidates = shapes.get((place.offset, place.flat), []) if place.shape is None else [place.shape]
         if len(candidates) == 1:
-            identity = (key.offset, candidates[0], key.flat)
+            identity = (place.offset, candidates[0], place.flat)
             box = boxes.get(identity)
             if box is not None:
                 without_file.discard(identity)
-                pieces.append(Piece(box, file, key.flat, key.replica))
+                pieces.append(Piece(box, file, place.flat, place.replica))
                 continue
-        what = f"the storage table names a piece at {_place(key.offset, key.shape, key.flat)} in {file!r}"
+        what = f"the storage table names a piece at {_place(place.offset, place.shape, place.flat)} in {file!r}"
         if len(candidates) > 1:
             what += ", and several pieces begin there"
             issues.append(Issue(where, what, "one shape", f"{len(candidates)} shapes", "storage-ambiguous"))
-            without_file -= {(key.offset, shape, key.flat) for shape in candidates}
+            without_file -= {(place.offset, shape, place.flat) for shape in candidates}
         else:
             issues.append(Issue(where, what + ", but no such piece was recorded", code="storage-without-piece"))
     for offset, shape, flat in without_file:
@@ -192,8 +240,8 @@ def _one_array_each(where: str, pieces: tuple[Piece, ...]) -> tuple[tuple[Piece,
     ]
 
 
-def _piece_order(piece: Piece) -> tuple[Box, tuple[int, ...], int, str]:
-    return piece.box, piece.flat or (), piece.replica or 0, piece.file
+def _piece_order(piece: Piece) -> tuple[Shape, Shape, tuple[int, ...], int, str]:
+    return piece.box.offset, piece.box.shape, piece.flat or (), piece.replica or 0, piece.file
 
 
 def _place(offset: Shape, shape: Shape | None, flat: _Flat) -> str:

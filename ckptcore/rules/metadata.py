@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ckptcore.rules.tensors import Shape
 
@@ -24,20 +25,36 @@ class PieceRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PieceKey:
-    """One ``LocalTensorIndex``: the name under which the storage table looks a piece up."""
+class PlaceKey:
+    """What a ``LocalTensorIndex`` says beside the tensor: which piece of it. Tensors that are cut alike share it."""
 
-    tensor_key: str
     offset: Shape
     shape: Shape | None = None
     flat: tuple[int, int] | None = None
     replica: int | None = None
 
 
+class PieceKey(NamedTuple):
+    """One ``LocalTensorIndex``: the name under which the storage table looks a piece up. A tuple, because there may be
+    millions of them to read."""
+
+    tensor_key: str
+    place: PlaceKey
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPieces:
+    """What the storage table says of one tensor, in its order: ``files[i]`` holds the piece at ``places[i]``."""
+
+    places: tuple[PlaceKey, ...]
+    files: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """One ``{unique_id}.metadata``. ``storage`` keeps its order; ``nested_keys`` is Paddle's ``flat_mapping``."""
+    """One ``{unique_id}.metadata``. ``storage`` has its entries by tensor; ``nested_keys`` is Paddle's
+    ``flat_mapping``."""
 
     tensors: Mapping[str, tuple[PieceRecord, ...]]
-    storage: tuple[tuple[PieceKey, str], ...]
+    storage: Mapping[str, StoredPieces]
     nested_keys: Mapping[str, tuple[str, ...]]

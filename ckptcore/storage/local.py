@@ -105,9 +105,14 @@ class LocalReader:
     def read_at(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
         # The claim of a hostile length field must not become an allocation.
-        buffer = bytearray(max(0, min(length, self.size_bytes - offset)))
-        count = self.readinto_at(offset, memoryview(buffer))
-        return bytes(memoryview(buffer)[:count])
+        length = max(0, min(length, self.size_bytes - offset))
+        try:
+            data = os.pread(self._descriptor, length, offset)
+            while len(data) < length and (more := os.pread(self._descriptor, length - len(data), offset + len(data))):
+                data += more
+        except OSError as error:
+            raise storage_error("cannot read", self.path, error) from error
+        return data
 
     def readinto_at(self, offset: int, target: memoryview) -> int:
         """Fill ``target`` from ``offset`` and say how many bytes came; fewer than asked only at the end of the file."""

@@ -2,22 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from ckptcore.rules.index import MAX_RANK, build_index
 from ckptcore.rules.issues import Issue
-from ckptcore.rules.metadata import Metadata, PieceKey, PieceRecord
+from ckptcore.rules.metadata import Metadata, PieceRecord, PlaceKey, StoredPieces
 from ckptcore.rules.tensors import Box, Index, IndexedTensor, Piece, Shape
 
-Storage = tuple[tuple[PieceKey, str], ...]
+
+@dataclass(frozen=True)
+class Key:
+    """A key of the storage table, as Paddle has it."""
+
+    tensor_key: str
+    offset: Shape
+    shape: Shape | None = None
+    flat: tuple[int, int] | None = None
+    replica: int | None = None
+
+
+Storage = tuple[tuple[Key, str], ...]
 ROWS = (PieceRecord((0, 0), (8, 4), "float32", (16, 4)), PieceRecord((8, 0), (8, 4), "float32", (16, 4)))
-ROWS_STORED = ((PieceKey("w", (0, 0), (8, 4)), "0_7.distcp"), (PieceKey("w", (8, 0), (8, 4)), "1_7.distcp"))
+ROWS_STORED = ((Key("w", (0, 0), (8, 4)), "0_7.distcp"), (Key("w", (8, 0), (8, 4)), "1_7.distcp"))
+
+
+def table(storage: Storage) -> dict[str, StoredPieces]:
+    held: dict[str, list[tuple[PlaceKey, str]]] = {}
+    for key, file in storage:
+        held.setdefault(key.tensor_key, []).append((PlaceKey(key.offset, key.shape, key.flat, key.replica), file))
+    return {key: StoredPieces(*zip(*entries, strict=True)) for key, entries in held.items()}
 
 
 def build(records: tuple[PieceRecord, ...], storage: Storage) -> tuple[Index, tuple[Issue, ...]]:
-    return build_index(Metadata({"w": records}, storage, {}), "7.metadata", 7)
+    return build_index(Metadata({"w": records}, table(storage), {}), "7.metadata", 7)
 
 
 def only(records: tuple[PieceRecord, ...], storage: Storage = ROWS_STORED) -> tuple[IndexedTensor | None, Issue]:
@@ -35,11 +54,35 @@ def test_records_and_files_become_pieces() -> None:
 
 def test_tensors_and_files_are_sorted() -> None:
     record = PieceRecord((0,), (2,), "int8", (2,))
-    storage = tuple((PieceKey(key, (0,), (2,)), f"{rank}_7.distcp") for rank, key in ((2, "b"), (0, ""), (1, "a")))
-    index, issues = build_index(Metadata({"b": (record,), "": (record,), "a": (record,)}, storage, {}), "7.metadata", 7)
+    storage = tuple((Key(key, (0,), (2,)), f"{rank}_7.distcp") for rank, key in ((2, "b"), (0, ""), (1, "a")))
+    index, issues = build_index(
+        Metadata({"b": (record,), "": (record,), "a": (record,)}, table(storage), {}), "7.metadata", 7
+    )
     assert issues == ()
     assert [tensor.key for tensor in index.tensors] == ["", "a", "b"]
     assert index.files == ("0_7.distcp", "1_7.distcp", "2_7.distcp")
+
+
+def test_tensors_in_the_same_words_differ_in_their_files_alone() -> None:
+    places = tuple(PlaceKey((8 * i, 0), (8, 4)) for i in (0, 1))
+    files = {"w": ("0_7.distcp", "1_7.distcp"), "v": ("9_7.distcp", "10_7.distcp"), "u": ("3_7.distcp", "3_7.distcp")}
+    storage = {key: StoredPieces(places, held) for key, held in files.items()}
+    index, issues = build_index(Metadata(dict.fromkeys(files, ROWS), storage, {}), "7.metadata", 7)
+    boxes = Box((0, 0), (8, 4)), Box((8, 0), (8, 4))
+    assert [issue.code for issue in issues] == ["pieces-share-file"]
+    for tensor in index.tensors:
+        assert (tensor.dtype, tensor.shape) == ("float32", (16, 4))
+        assert tensor.pieces == tuple(map(Piece, boxes, files[tensor.key]))
+
+
+def test_which_file_comes_first_is_told_for_each_tensor() -> None:
+    places = (PlaceKey((0, 0), (8, 4)), PlaceKey((0, 0), (8, 4), None, 0), PlaceKey((8, 0), (8, 4)))
+    files = {"w": ("0_7.distcp", "1_7.distcp", "2_7.distcp"), "v": ("5_7.distcp", "4_7.distcp", "3_7.distcp")}
+    storage = {key: StoredPieces(places, held) for key, held in files.items()}
+    index, issues = build_index(Metadata(dict.fromkeys(files, ROWS), storage, {}), "7.metadata", 7)
+    assert issues == ()
+    in_order = {tensor.key: [piece.file for piece in tensor.pieces] for tensor in index.tensors}
+    assert in_order == {"w": sorted(files["w"]), "v": ["4_7.distcp", "5_7.distcp", "3_7.distcp"]}
 
 
 def test_fields_that_older_releases_lack_are_inferred() -> None:
@@ -53,7 +96,7 @@ def test_fields_that_older_releases_lack_are_inferred() -> None:
 
 def test_flattened_ranges_tell_pieces_of_one_box_apart() -> None:
     records = tuple(PieceRecord((0, 0), (5, 3), "float32", (5, 3), flat) for flat in ((0, 8), (8, 15)))
-    storage = tuple((PieceKey("w", (0, 0), None, record.flat), f"{i}_7.distcp") for i, record in enumerate(records))
+    storage = tuple((Key("w", (0, 0), None, record.flat), f"{i}_7.distcp") for i, record in enumerate(records))
     index, issues = build(records, storage)
     assert issues == ()
     assert [(piece.file, piece.flat) for piece in index.tensors[0].pieces] == [
@@ -92,7 +135,7 @@ def test_a_file_without_a_piece_is_named_and_the_tensor_kept() -> None:
     assert "[8:16, 0:4] in '1_7.distcp'" in str(issue)
     assert tensor is not None
 
-    flattened = (PieceKey("w", (0, 0), (8, 4), (0, 32)), "0_7.distcp"), ROWS_STORED[1]
+    flattened = (Key("w", (0, 0), (8, 4), (0, 32)), "0_7.distcp"), ROWS_STORED[1]
     _, issues = build(ROWS, flattened)
     assert {issue.code for issue in issues} == {"storage-without-piece", "piece-without-file"}
     assert "[0:8, 0:4] (flattened 0:32)" in str(issues[0])
@@ -111,7 +154,7 @@ def test_two_shapes_at_one_offset_need_a_shape_in_the_storage_table() -> None:
 
 
 def test_storage_of_an_unknown_tensor_is_found() -> None:
-    _, issue = only(ROWS, (*ROWS_STORED, (PieceKey("x", (0,)), "1_7.distcp")))
+    _, issue = only(ROWS, (*ROWS_STORED, (Key("x", (0,)), "1_7.distcp")))
     assert (issue.where, issue.code) == ("tensor 'x'", "storage-without-tensor")
 
 
@@ -171,12 +214,12 @@ def test_a_tensor_without_a_usable_description_is_left_out() -> None:
 
     zeros: Shape = (0,) * (MAX_RANK + 1)
     ones: Shape = (1,) * (MAX_RANK + 1)
-    tensor, issue = only((PieceRecord(zeros, ones, "float32", ones),), ((PieceKey("w", zeros, ones), "0_7.distcp"),))
+    tensor, issue = only((PieceRecord(zeros, ones, "float32", ones),), ((Key("w", zeros, ones), "0_7.distcp"),))
     assert (tensor, issue.code) == (None, "rank-too-large")
 
 
 def test_scalars_have_pieces_too() -> None:
-    index, issues = build((PieceRecord((), (), "float64"),), ((PieceKey("w", ()), "0_7.distcp"),))
+    index, issues = build((PieceRecord((), (), "float64"),), ((Key("w", ()), "0_7.distcp"),))
     assert issues == ()
     assert index.tensors == (IndexedTensor("w", "float64", (), (Piece(Box((), ()), "0_7.distcp"),), False),)
 
@@ -184,7 +227,7 @@ def test_scalars_have_pieces_too() -> None:
 def test_all_issues_come_at_once_and_in_order() -> None:
     metadata = Metadata(
         {"b": (replace(ROWS[0], dtype="float7"),), "a": ROWS},
-        ((PieceKey("b", (0, 0)), "../b"), (PieceKey("c", (0,)), "0_7.distcp")),
+        table(((Key("b", (0, 0)), "../b"), (Key("c", (0,)), "0_7.distcp"))),
         {},
     )
     _, issues = build_index(metadata, "7.metadata", 7)
