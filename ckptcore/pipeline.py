@@ -129,7 +129,12 @@ class CheckSettings(_Section):
     )
 
     def options(self) -> GateOptions:
-        return GateOptions(self.gpu, self.smoke, parse_age(self.smoke_timeout), self.sign_key)
+        return GateOptions(
+            check=self.gpu,
+            smoke=self.smoke,
+            smoke_timeout_seconds=parse_age(self.smoke_timeout),
+            sign_key=self.sign_key,
+        )
 
     @classmethod
     def of(cls, options: GateOptions) -> CheckSettings:

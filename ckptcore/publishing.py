@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ckptcore.devices import DeviceHost
 from ckptcore.errors import (
     Busy,
     InvalidName,
@@ -145,12 +146,15 @@ def settled(staged: Staged) -> Staged:
     return replace(staged, path=str(shelf.release(staged.release)), already_published=True)
 
 
-def pass_gates(staged: Staged, gates: Sequence[Gate], *, alias: str = DEFAULT_ALIAS) -> tuple[GateReport, ...]:
+def pass_gates(
+    staged: Staged, gates: Sequence[Gate], *, alias: str = DEFAULT_ALIAS, host: DeviceHost = DeviceHost()
+) -> tuple[GateReport, ...]:
     """Let a staged release through each of ``gates`` in turn, or a published one to which ``alias`` is yet to move.
 
     Where all stands already, there is nothing to check; a signature that is missing is made even then. A staged release
     that fails its check or smoke test is thrown away, so that no later run finds it finished. Nobody can write, publish
-    or prune the release meanwhile. Raises what :func:`ckptcore.gates.pass_gate` does, and :class:`Busy`.
+    or prune the release meanwhile. Devices come from ``host``. Raises what :func:`ckptcore.gates.pass_gate` does, and
+    :class:`Busy`.
     """
     shelf = shelf_of(staged.registry, staged.name)
     stands = staged.already_published and is_published(history_of(shelf), staged.release, alias)
@@ -159,7 +163,8 @@ def pass_gates(staged: Staged, gates: Sequence[Gate], *, alias: str = DEFAULT_AL
         return ()
     try:
         with _kept(shelf, staged) as directory:
-            return tuple(pass_gate(gate, directory, is_visible=staged.already_published) for gate in due)
+            visible = staged.already_published
+            return tuple(pass_gate(gate, directory, is_visible=visible, host=host) for gate in due)
     except (ReleaseInvalid, SmokeFailed):
         discard(staged)
         raise
