@@ -146,6 +146,12 @@ def settled(staged: Staged) -> Staged:
     return replace(staged, path=str(shelf.release(staged.release)), already_published=True)
 
 
+def is_settled(staged: Staged, alias: str) -> bool:
+    """Whether the release is visible and was published under ``alias`` before, so that nothing is to be checked."""
+    history = history_of(shelf_of(staged.registry, staged.name))
+    return staged.already_published and is_published(history, staged.release, alias)
+
+
 def pass_gates(
     staged: Staged, gates: Sequence[Gate], *, alias: str = DEFAULT_ALIAS, host: DeviceHost = DeviceHost()
 ) -> tuple[GateReport, ...]:
@@ -157,7 +163,7 @@ def pass_gates(
     :class:`Busy`.
     """
     shelf = shelf_of(staged.registry, staged.name)
-    stands = staged.already_published and is_published(history_of(shelf), staged.release, alias)
+    stands = is_settled(staged, alias)
     due = [gate for gate in gates if not stands or isinstance(gate, Signature)]
     if not due:
         return ()
@@ -177,6 +183,9 @@ def _kept(shelf: Shelf, staged: Staged) -> Iterator[Path]:
         with lease(staged.path) as directory:
             yield directory
         return
+    # Before anything is made: on a machine that does not see the registry there is nothing to hold.
+    if not Path(staged.path).exists() and not is_release(shelf.release(staged.release)):
+        raise ReleaseNotFound(f"{staged.path}: no finished release is staged here")
     with held(Path(staged.path)):
         if is_release(shelf.release(staged.release)):
             drop(Path(staged.path))

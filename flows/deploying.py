@@ -36,7 +36,7 @@ from ckptcore.errors import InvalidConfig
 from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline, as_document
 from ckptcore.rules.pipeline import parse_interval, pipeline_tag
 from flows.automations import HEARTBEAT_SECONDS, alert_body, alert_text, automations_of, name_prefix
-from flows.names import AUDIT, ENTRYPOINTS, MERGE, POST_TRAINING, PRUNE, RECONCILE
+from flows.names import AUDIT, ENTRYPOINTS, GATES, MERGE, POST_TRAINING, PRUNE, RECONCILE
 from flows.parameters import merge_parameters
 
 _DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
@@ -48,12 +48,14 @@ MERGES_QUEUE = "merges"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A deployment as it should be. ``when`` is the text of the schedule, None for none."""
+    """A deployment as it should be. ``when`` is the text of its schedule, if it has one, and ``pool`` the work pool if it
+    is not the pipeline's."""
 
     flow: str
     name: str
     parameters: Mapping[str, Any]
     when: str | None = None
+    pool: str | None = None
 
     @property
     def full_name(self) -> str:
@@ -86,6 +88,10 @@ def deployments_of(pipeline: Pipeline) -> Iterator[Wanted]:
     yield Wanted(AUDIT, pipeline.name, document, schedule.audit)
     if pipeline.retention.rules():
         yield Wanted(PRUNE, pipeline.name, document, schedule.prune)
+    if pipeline.gpu_work_pool is not None:
+        yield Wanted(
+            GATES, pipeline.name, {"gpu_devices": document["pipeline"]["gpu_devices"]}, pool=pipeline.gpu_work_pool
+        )
 
 
 def deploy(pipeline: Pipeline, working_directory: str) -> Deployed:
@@ -96,6 +102,9 @@ def deploy(pipeline: Pipeline, working_directory: str) -> Deployed:
         _apply_blocks(client, pipeline, deployed)
         targets = _targets(client, pipeline, deployed)
         _ensure_pool(client, pipeline.work_pool, deployed)
+        _ensure_queue(client, pipeline.work_pool, deployed)
+        if pipeline.gpu_work_pool is not None:
+            _ensure_pool(client, pipeline.gpu_work_pool, deployed)
         wanted = list(deployments_of(pipeline))
         ids = {each.full_name: _apply(client, pipeline, each, working_directory, deployed) for each in wanted}
         _remove_deployments(client, pipeline.name, ids.keys(), deployed)
@@ -126,7 +135,7 @@ def _apply(
         "working_dir": working_directory,
         "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)},
     }
-    place = (pipeline.work_pool, MERGES_QUEUE if wanted.flow == MERGE else None)
+    place = (wanted.pool or pipeline.work_pool, MERGES_QUEUE if wanted.flow == MERGE else None)
     parts = [dict(wanted.parameters), wanted.when, place, job_variables, ENTRYPOINTS[wanted.flow]]
     flow: Flow[Any, Any] = load_flow_from_entrypoint(ENTRYPOINTS[wanted.flow], use_placeholder_flow=False)
     schema = parameter_schema(flow.fn).model_dump_for_openapi()
@@ -206,11 +215,14 @@ def _ensure_pool(client: SyncPrefectClient, name: str, deployed: Deployed) -> No
     except ObjectNotFound:
         client.create_work_pool(WorkPoolCreate(name=name, type="process"))
         deployed.made.append(f"work pool {name}")
+
+
+def _ensure_queue(client: SyncPrefectClient, pool: str, deployed: Deployed) -> None:
     try:
-        client.read_work_queue_by_name(MERGES_QUEUE, work_pool_name=name)
+        client.read_work_queue_by_name(MERGES_QUEUE, work_pool_name=pool)
     except ObjectNotFound:
-        client.create_work_queue(MERGES_QUEUE, priority=1, work_pool_name=name)
-        deployed.made.append(f"work queue {name}/{MERGES_QUEUE}")
+        client.create_work_queue(MERGES_QUEUE, priority=1, work_pool_name=pool)
+        deployed.made.append(f"work queue {pool}/{MERGES_QUEUE}")
 
 
 def _targets(client: SyncPrefectClient, pipeline: Pipeline, deployed: Deployed) -> dict[Alert, list[ActionTypes]]:

@@ -7,7 +7,7 @@ Pure data: which gates there are, and what one reports. Passing one is ``ckptcor
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -67,6 +67,14 @@ def gpus_of(gate: Gate) -> int:
             return 0
         case _:
             assert_never(gate)
+
+
+def divided(gates: Iterable[Gate]) -> tuple[tuple[Gate, ...], tuple[Gate, ...]]:
+    """The gates that need devices of their own, and the others, both in order; the former come first."""
+    needing, others = list[Gate](), list[Gate]()
+    for gate in gates:
+        (needing if gpus_of(gate) else others).append(gate)
+    return tuple(needing), tuple(others)
 
 
 @dataclass(frozen=True, slots=True)
