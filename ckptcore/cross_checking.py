@@ -32,19 +32,23 @@ from ckptcore.validating import read_manifest
 _BLOCK_BYTES = 16 << 20
 
 
-def cross_check(path: str | os.PathLike[str], selection: Selection = Selection()) -> DeviceReport:
+def cross_check(
+    path: str | os.PathLike[str], selection: Selection = Selection(), *, room_bytes: int | None = None
+) -> DeviceReport:
     """Compare a release with what Paddle makes of the version that it was made from.
 
-    ``selection`` is what the release holds of it. Paddle needs host memory for all rank files at once, and a device's
-    for the largest tensor at least. Raises :class:`PaddleMissing`, :class:`EngineFailed` where Paddle cannot load the
+    ``selection`` is what the release holds of it, and ``room_bytes`` the most that is on the device at a time, or the
+    largest tensor; half of the device, if not given. Each time Paddle reads the rank files anew, and needs host memory
+    for all of them at once. Raises :class:`PaddleMissing`, :class:`EngineFailed` where Paddle cannot load the
     version, :class:`DeviceFailed`, :class:`SourceChanged` where the version is not there any more as it was merged,
     :class:`ReleaseInvalid` where the release cannot be read, and what verifying a version raises.
     """
     require_device()
     from ckptcore.paddle import device_for_checks, free_device_memory
-    from ckptcore.paddle_loading import groups_that_fit, load_tensors
+    from ckptcore.paddle_loading import load_tensors, room_on
 
     directory, device = Path(path), device_for_checks()
+    room = room_on(device) if room_bytes is None else room_bytes
     source = read_manifest(directory).source
     issues: list[Issue] = []
     with held_if_possible(Path(source.path) / metadata_name(source.unique_id)):
@@ -60,7 +64,7 @@ def cross_check(path: str | os.PathLike[str], selection: Selection = Selection()
             wanted = [TensorSpec(key_of[name], each.spec.dtype, each.spec.shape) for name, each in common.items()]
             by_source = {key_of[name]: each for name, each in common.items()}
             try:
-                for group in groups_that_fit(wanted, device):
+                for group in _in_groups(wanted, room):
                     loaded = load_tensors(view, source.unique_id, group, device)
                     for spec in group:
                         issues += _difference(by_source[spec.key], loaded.pop(spec.key))
@@ -75,6 +79,19 @@ def require_same(report: DeviceReport) -> None:
     if report.issues:
         message = f"{report.path}: {len(report.issues)} tensor(s) are not what Paddle's own loader gives"
         raise ReleaseInvalid(message, report.issues)
+
+
+def _in_groups(specs: Sequence[TensorSpec], room_bytes: int | None) -> Iterator[Sequence[TensorSpec]]:
+    group: list[TensorSpec] = []
+    filled = 0
+    for spec in specs:
+        if group and room_bytes is not None and filled + spec.size_bytes > room_bytes:
+            yield group
+            group, filled = [], 0
+        group.append(spec)
+        filled += spec.size_bytes
+    if group:
+        yield group
 
 
 def _as_it_was(source: SourceRecord) -> LocatedCheckpoint:

@@ -7,7 +7,7 @@ tensor. Its ``load_state_dict``, which does the work beneath, is given the tenso
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,22 +30,11 @@ _NO_MEMORY = ("ResourceExhausted", "out of memory", "Out of memory", "std::bad_a
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
-def groups_that_fit(specs: Sequence[TensorSpec], device: str) -> Iterator[Sequence[TensorSpec]]:
-    """The tensors in groups that fit into half of a device's memory; all at once where it is the host's.
-
-    A tensor that is larger alone is a group of its own. Each group costs another reading of the rank files.
-    """
-    room = float("inf")
-    if device.startswith("gpu"):
-        room = paddle.device.cuda.get_device_properties(device).total_memory * _SHARE_OF_DEVICE
-    group: list[TensorSpec] = []
-    for spec in specs:
-        if group and sum(each.size_bytes for each in group) + spec.size_bytes > room:
-            yield group
-            group = []
-        group.append(spec)
-    if group:
-        yield group
+def room_on(device: str) -> int | None:
+    """How many bytes of tensors to have on the device at a time: half of its memory; None for all, in the host's."""
+    if not device.startswith("gpu"):
+        return None
+    return int(paddle.device.cuda.get_device_properties(device).total_memory * _SHARE_OF_DEVICE)
 
 
 def load_tensors(view: str, unique_id: int, specs: Sequence[TensorSpec], device: str) -> dict[str, Bytes]:

@@ -48,8 +48,8 @@ MERGES_QUEUE = "merges"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A deployment as it should be. ``when`` is the text of its schedule, if it has one, and ``pool`` the work pool if it
-    is not the pipeline's."""
+    """A deployment as it should be. ``when`` is the text of its schedule, and ``pool`` its work pool where that is not the
+    pipeline's."""
 
     flow: str
     name: str
