@@ -48,8 +48,8 @@ MERGES_QUEUE = "merges"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A deployment as it should be. ``when`` is the text of its schedule, and ``pool`` its work pool where that is not the
-    pipeline's."""
+    """A deployment as it should be. ``when`` is the text of its schedule, ``pool`` a pool other than the pipeline's;
+    both None for none."""
 
     flow: str
     name: str
