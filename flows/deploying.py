@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -33,33 +33,17 @@ from pydantic import SecretStr
 
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
 from ckptcore.errors import InvalidConfig
-from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline, as_document
+from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline
 from ckptcore.rules.pipeline import parse_interval, pipeline_tag
 from flows.automations import HEARTBEAT_SECONDS, alert_body, alert_text, automations_of, name_prefix
-from flows.names import AUDIT, ENTRYPOINTS, GATES, MERGE, POST_TRAINING, PRUNE, RECONCILE
-from flows.parameters import merge_parameters
+from flows.deployments import Wanted, deployments_of
+from flows.names import ENTRYPOINTS, MERGE
 
 _DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
 _PAGE = 200
 _T = TypeVar("_T")
 MERGES_QUEUE = "merges"
 """Comes before everything else in the pool: what looks after merges must not keep them waiting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A deployment as it should be. ``when`` is the text of its schedule, ``pool`` a pool other than the pipeline's;
-    both None for none."""
-
-    flow: str
-    name: str
-    parameters: Mapping[str, Any]
-    when: str | None = None
-    pool: str | None = None
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.flow}/{self.name}"
 
 
 @dataclass(slots=True)
@@ -76,22 +60,6 @@ class Deployed:
 
     def to_json(self) -> dict[str, list[str]]:
         return {"made": self.made, "changed": self.changed, "removed": self.removed}
-
-
-def deployments_of(pipeline: Pipeline) -> Iterator[Wanted]:
-    """One for each source, and one for each flow that looks after all of them; without a schedule to be run by hand."""
-    for source in pipeline.sources:
-        yield Wanted(MERGE, pipeline.name_of(source), merge_parameters(pipeline, source))
-    document, schedule = {"pipeline": as_document(pipeline)}, pipeline.schedule
-    yield Wanted(RECONCILE, pipeline.name, document, schedule.reconcile)
-    yield Wanted(POST_TRAINING, pipeline.name, document, schedule.post_training)
-    yield Wanted(AUDIT, pipeline.name, document, schedule.audit)
-    if pipeline.retention.rules():
-        yield Wanted(PRUNE, pipeline.name, document, schedule.prune)
-    if pipeline.gpu_work_pool is not None:
-        yield Wanted(
-            GATES, pipeline.name, {"gpu_devices": document["pipeline"]["gpu_devices"]}, pool=pipeline.gpu_work_pool
-        )
 
 
 def deploy(pipeline: Pipeline, working_directory: str) -> Deployed:
