@@ -88,7 +88,8 @@ def template(look: Look, source: str, registry: str, name: str) -> Iterator[str]
     yield "checks:                          # what a release must pass before anybody sees it"
     yield "  deep: false                    # read every payload of the source: replicas, NaN and Inf"
     yield "  gpu: false                     # load every tensor on a GPU, the CPU where there is none"
-    yield "  # engine: paddle               # merge with Paddle's own loader there too, and compare every byte"
+    # Not as the others: it does not go with the map above.
+    yield "  ## engine: paddle              # without map and dtype: hold it against what Paddle's own loader makes"
     yield "  # smoke: my_tests:accepts      # your own function of the release's directory"
     yield "  # smoke_timeout: 10m"
     yield "  # smoke_gpus: 1                # GPUs that it gets for itself"
