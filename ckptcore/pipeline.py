@@ -17,7 +17,7 @@ from ckptcore.pipeline_fields import (
     Address,
     Alias,
     Component,
-    Devices,
+    DeviceIndexes,
     Dtype,
     Duration,
     Function,
@@ -220,7 +220,7 @@ class Pipeline(_Section):
     gpu_work_pool: str | None = Field(
         default=None, min_length=1, description="The work pool whose workers pass the gates that need a GPU."
     )
-    gpu_devices: Devices | None = Field(
+    gpu_devices: DeviceIndexes | None = Field(
         default=None, description="How many GPUs each host has, or which; what NVML finds, unless it is said."
     )
     server: ServerSettings = ServerSettings()

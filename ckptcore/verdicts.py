@@ -14,17 +14,17 @@ from ckptcore.rules.gates import GateReport
 from ckptcore.rules.issues import Issue
 
 
-def verdict_of(passing: Callable[[], tuple[GateReport, ...]]) -> dict[str, object]:
-    """The document that says what ``passing`` gives, or what refused it."""
+def verdict_of(passing: Callable[[], tuple[GateReport, ...]], *, most_issues: int | None = None) -> dict[str, object]:
+    """The document that says what ``passing`` gives, or what refused it: with at most so many issues, and how many more
+    there are."""
     try:
         return {"passed": [report.to_json() for report in passing()]}
     except CheckpointError as refusal:
-        return {"refused": refusal_document(refusal)}
-
-
-def refusal_document(refusal: CheckpointError) -> dict[str, object]:
-    issues = [[issue.where, issue.what, issue.expected, issue.found, issue.code] for issue in refusal.issues]
-    return {"kind": type(refusal).__name__, "message": refusal.message, "issues": issues}
+        told = list(refusal.issues[:most_issues])
+        if left_out := len(refusal.issues) - len(told):
+            told.append(Issue("…", f"and {left_out:,} more", code="left-out"))
+        issues = [[issue.where, issue.what, issue.expected, issue.found, issue.code] for issue in told]
+        return {"refused": {"kind": type(refusal).__name__, "message": refusal.message, "issues": issues}}
 
 
 def passed(verdict: Mapping[str, Any]) -> tuple[GateReport, ...]:

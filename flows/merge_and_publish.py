@@ -17,7 +17,7 @@ from ckptcore.errors import CheckpointError, VersionIncomplete
 from ckptcore.expecting import read_expectations
 from ckptcore.gates import require_ready
 from ckptcore.pipeline import CheckSettings, SourceChoice
-from ckptcore.pipeline_fields import Alias, Devices, Name, Natural, PathText, Seconds
+from ckptcore.pipeline_fields import Alias, DeviceIndexes, Name, Natural, PathText, Seconds
 from ckptcore.publishing import Published
 from ckptcore.reconciling import fingerprint_of
 from ckptcore.rules.gates import GateReport, divided
@@ -48,7 +48,7 @@ def merge_and_publish(
     unique_id: Natural | None = None,
     checks: CheckSettings = CheckSettings(),
     gates_deployment: str | None = None,
-    gpu_devices: Devices | None = None,
+    gpu_devices: DeviceIndexes | None = None,
     only_forward: bool = False,
     patience_seconds: Seconds = 0.0,
 ) -> Published:

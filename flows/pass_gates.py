@@ -9,12 +9,13 @@ from prefect import flow
 
 from ckptcore.errors import CheckpointError
 from ckptcore.pipeline import CheckSettings
-from ckptcore.pipeline_fields import Alias, Devices
+from ckptcore.pipeline_fields import Alias, DeviceIndexes
 from ckptcore.publishing import Staged
 from ckptcore.rules.gates import GateReport, divided
 from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.selection import Selection
 from ckptcore.verdicts import passed, verdict_of
+from tasks.artifacts import MOST_ROWS
 from tasks.ending import not_passed
 from tasks.gate import gate
 from tasks.gate_elsewhere import tell_verdict
@@ -26,7 +27,7 @@ def pass_gates(
     checks: CheckSettings,
     selection: Selection = Selection(),
     alias: Alias = DEFAULT_ALIAS,
-    gpu_devices: Devices | None = None,
+    gpu_devices: DeviceIndexes | None = None,
 ) -> list[GateReport]:
     """Tell whether the release passes the gates that need a device; the flow that staged it goes on from there.
 
@@ -38,7 +39,7 @@ def pass_gates(
         gpu_devices: How many devices each host has, or which; if not given, what NVML finds.
     """
     on_devices, _ = divided(checks.options().gates(selection))
-    verdict = verdict_of(lambda: gate(staged, on_devices, alias, gpu_devices))
+    verdict = verdict_of(lambda: gate(staged, on_devices, alias, gpu_devices), most_issues=MOST_ROWS)
     tell_verdict(verdict)
     try:
         return list(passed(verdict))

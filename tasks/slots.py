@@ -24,7 +24,8 @@ _TRIES = 3
 def slots(limit: str, *, size: int, count: int = 1) -> Iterator[None]:
     """Hold ``count`` of the ``size`` slots of ``limit``, made so if it is not, while the block runs.
 
-    Who does not get them in ten minutes goes on without: either slots were lost, or what stands behind them refuses.
+    Who does not get them in ten minutes goes on without: either slots were lost, or what stands behind them refuses, or
+    makes it wait as well.
     """
     with ExitStack() as held:
         for attempt in range(1, _TRIES + 1):
