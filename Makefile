@@ -27,9 +27,9 @@ CKPT = $(VENV)/bin/ckpt
 # torch from PyPI brings gigabytes of CUDA libraries; TORCH_INDEX=… names another place for its CPU build.
 TORCH_INDEX ?=
 
-FAST_SUITE := pytest -m "not paddle and not hf and not e2e and not fanout"
+FAST_SUITE := pytest -m "not paddle and not gpu and not hf and not e2e and not fanout"
 
-.PHONY: help demo up test test-oldest test-newest test-fanout test-paddle test-sign test-hf e2e e2e-short lint format types contracts bench faults lock clean
+.PHONY: help demo up test test-oldest test-newest test-fanout test-paddle test-gpu test-sign test-hf e2e e2e-short lint format types contracts bench faults lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -74,6 +74,12 @@ test-fanout: $(VENV)/dev.stamp ## merges on Dask clusters whose processes are ki
 
 test-paddle: .venv-paddle/dev.stamp ## the cross-check against Paddle itself (CPU wheel)
 	.venv-paddle/bin/pytest -m paddle
+
+# Paddle for GPUs is not on the public index; GPU_PYTHON=… is one that has it, with the extra `dev`.
+GPU_PYTHON ?= .venv-paddle/bin/python
+
+test-gpu: $(if $(filter .venv-paddle/%,$(GPU_PYTHON)),.venv-paddle/dev.stamp) ## slots, checks and Paddle's loader on a GPU, or on the CPU where there is none
+	$(GPU_PYTHON) -m pytest -m gpu tests/gpu -v -s
 
 test-sign: .venv-sign/dev.stamp ## signatures against model-signing's own command
 	.venv-sign/bin/pytest -m sign

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +39,15 @@ class DeviceReport:
 
 
 def require_device() -> None:
-    """Raise :class:`PaddleMissing`, saying how to get it, where there is no Paddle to check with."""
-    try:
-        import ckptcore.paddle  # noqa: F401 - whether it can be imported is the question
-    except PaddleMissing as missing:
+    """Raise :class:`PaddleMissing`, saying how to get it, where there is no Paddle to check with.
+
+    Paddle itself is not imported: who asks may not use a device before one is lent to it.
+    """
+    if find_spec("paddle") is None:
         raise PaddleMissing(
-            f"the check on a device needs Paddle, which cannot be imported ({missing.__cause__}): "
+            "the check on a device needs Paddle, which is not installed: "
             "pip install 'ckptcore[paddle]' for the CPU, see the README for GPUs"
-        ) from missing
+        )
 
 
 def check_on_device(path: str | os.PathLike[str], *, block_bytes: int = BLOCK_BYTES) -> DeviceReport:

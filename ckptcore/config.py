@@ -111,6 +111,7 @@ def _contradictions(document: LinedDocument, name: str) -> Iterator[Issue]:
             what = f"sources.{position} publishes as {published!r}, as sources.{first[published]} does: give it a name"
             yield Issue(f"{name}:{document.line(('sources', position))}", what, code="config-name-twice")
         first.setdefault(published, position)
+    yield from _uncomparable(document, name)
     if isinstance(schedule, dict) and schedule.get("prune") and not value.get("retention"):
         what = "schedule.prune: retention says of nothing that it is kept"
         yield Issue(f"{name}:{document.line(('schedule', 'prune'))}", what, code="config-retention")
@@ -118,6 +119,17 @@ def _contradictions(document: LinedDocument, name: str) -> Iterator[Issue]:
         if isinstance(target, dict) and ("webhook" in target) == ("block" in target):
             what = f"notifications.{position} needs one of webhook and block"
             yield Issue(f"{name}:{document.line(('notifications', position))}", what, code="config-target")
+
+
+def _uncomparable(document: LinedDocument, name: str) -> Iterator[Issue]:
+    checks = document.value.get("checks") if isinstance(document.value, dict) else None
+    if not isinstance(checks, dict) or checks.get("engine") is None:
+        return
+    for position, source in enumerate(_list(document.value, "sources")):
+        for key in ("map", "dtype"):
+            if isinstance(source, dict) and source.get(key) is not None:
+                what = f"checks.engine compares tensors as they were saved, and sources.{position}.{key} changes them"
+                yield Issue(f"{name}:{document.line(('checks', 'engine'))}", what, code="config-engine")
 
 
 def _unreadable_files(document: LinedDocument, name: str, root: str) -> Iterator[Issue]:

@@ -79,8 +79,16 @@ class PaddleMissing(CheckpointError, ImportError):
     """Paddle tensors were asked for, and Paddle cannot be imported."""
 
 
+class DevicesMissing(CheckpointError, RuntimeError):
+    """A step asks for more devices than the host has, or they cannot be counted."""
+
+
 class DeviceFailed(CheckpointError, RuntimeError):
-    """A device could not hold a tensor, or give it back; nothing is known of the tensor."""
+    """A device, or the process of a step on it, failed before the step was over; nothing is known of the tensors."""
+
+
+class EngineFailed(CheckpointError, RuntimeError):
+    """Paddle's own loader cannot load what a release is to be compared with."""
 
 
 class SmokeFailed(CheckpointError, RuntimeError):

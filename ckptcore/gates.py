@@ -7,23 +7,26 @@ that fails, is ``publishing``'s.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import assert_never
 
-from ckptcore.checking import check_on_device, require_device, require_loaded
-from ckptcore.rules.gates import DeviceCheck, Gate, GateReport, Signature, SmokeTest
+from ckptcore.checking import require_device
+from ckptcore.device_steps import pass_on_device
+from ckptcore.devices import Claim, DeviceHost, require_devices
+from ckptcore.rules.gates import DeviceCheck, EngineCheck, Gate, GateReport, Signature, SmokeTest, gpus_of
 from ckptcore.signing import require_signer, sign
 from ckptcore.smoke import run_smoke_test
 
 
-def require_ready(gates: Iterable[Gate]) -> None:
+def require_ready(gates: Iterable[Gate], host: DeviceHost = DeviceHost()) -> None:
     """Refuse now what would refuse every release, before one is written for hours.
 
-    Raises :class:`PaddleMissing`, :class:`SigningMissing` and :class:`SigningFailed`.
+    Raises :class:`PaddleMissing`, :class:`DevicesMissing`, :class:`SigningMissing` and :class:`SigningFailed`.
     """
     for gate in gates:
         match gate:
-            case DeviceCheck():
+            case DeviceCheck() | EngineCheck():
                 require_device()
             case Signature(private_key):
                 require_signer(private_key)
@@ -31,25 +34,32 @@ def require_ready(gates: Iterable[Gate]) -> None:
                 pass  # the function's module may need what only its own process sets up
             case _:
                 assert_never(gate)
+        if gpus_of(gate):
+            require_devices(gpus_of(gate), host.indexes)
 
 
-def pass_gate(gate: Gate, directory: Path, *, is_visible: bool) -> GateReport:
+def pass_gate(gate: Gate, directory: Path, *, is_visible: bool, host: DeviceHost = DeviceHost()) -> GateReport:
     """What the gate says of the release in ``directory``. A visible one that is signed already is left as it is.
 
-    Raises :class:`ReleaseInvalid`, :class:`SmokeFailed` and :class:`SigningFailed`, and what the gate itself lacks.
+    A gate that needs devices gets them from ``host``, and waits for them. Raises :class:`ReleaseInvalid`,
+    :class:`SmokeFailed` and :class:`SigningFailed`, and what the gate itself lacks.
     """
     match gate:
-        case DeviceCheck():
-            report = check_on_device(directory)
-            require_loaded(report)
-            what = f"{report.tensors:,} tensors, {report.size_bytes:,} bytes"
-            return GateReport("check", report.device, f"{what}, came back from {report.device} unchanged")
-        case SmokeTest(function, timeout_seconds):
-            seconds = run_smoke_test(function, directory, timeout_seconds=timeout_seconds)
-            return GateReport("smoke", function, f"{function} accepted it in {seconds:.1f} s")
+        case DeviceCheck() | EngineCheck():
+            with host.claimed(gpus_of(gate)) as claim:
+                return pass_on_device(gate, directory, claim)
+        case SmokeTest(function, timeout_seconds, gpus):
+            devices: AbstractContextManager[Claim | None] = host.claimed(gpus) if gpus else nullcontext()
+            with devices as lent:
+                seconds = run_smoke_test(function, directory, timeout_seconds=timeout_seconds, claim=lent)
+            return GateReport("smoke", function, f"{function} accepted it in {seconds:.1f} s{_on(lent)}")
         case Signature(private_key):
             was_made = sign(directory, private_key, anew=not is_visible)
             finding = "signed" if was_made else "was signed with this key already"
             return GateReport("sign", private_key, finding, changed=was_made)
         case _:
             assert_never(gate)
+
+
+def _on(claim: Claim | None) -> str:
+    return "" if claim is None else f" on {claim.told}"

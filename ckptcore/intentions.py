@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 from ckptcore.pipeline import Pipeline
+from ckptcore.rules.gates import divided
 from ckptcore.rules.pipeline import parse_interval
 from ckptcore.rules.retention import format_age, parse_age
 
@@ -22,8 +23,10 @@ def intentions(pipeline: Pipeline) -> Iterator[str]:
             part = f"{part} rounded to {source.dtype}".lstrip()
         target = f"{pipeline.name_of(source)}@{pipeline.alias_of(source)}"
         yield f"publish {what}{f', {part},' if part else ''} as {target} in {pipeline.registry}"
-    gates = [type(gate).__name__ for gate in pipeline.checks.options().gates()]
-    yield f"let each release pass: verification, validation{''.join(f', {gate}' for gate in gates)}"
+    gates = pipeline.checks.options().gates()
+    yield f"let each release pass: verification, validation{''.join(f', {type(gate).__name__}' for gate in gates)}"
+    if pipeline.gpu_work_pool is not None or divided(gates)[0]:
+        yield from _on_devices(pipeline)
     for engine, place in pipeline.runner:
         if place is not None:
             whom = f"the cluster at {place}" if isinstance(place, str) else f"{place} processes on its own machine"
@@ -39,6 +42,13 @@ def intentions(pipeline: Pipeline) -> Iterator[str]:
         yield f"tell {told.webhook or told.block} of: {', '.join(told.alerts)}"
     server = pipeline.server
     yield f"use the server at {server.url}" if server.url else f"start a server on {server.host}:{server.port}"
+
+
+def _on_devices(pipeline: Pipeline) -> Iterator[str]:
+    pool, devices = pipeline.gpu_work_pool, pipeline.gpu_devices
+    where = "where a release is merged" if pool is None else f"in the work pool {pool}, for which a worker must run"
+    found = "what NVML finds" if devices is None else ", ".join(map(str, devices)) or "none, the CPU"
+    yield f"pass what needs a GPU {where}; the GPUs of a host: {found}"
 
 
 def _spoken(when: str) -> str:

@@ -1,7 +1,8 @@
 """Paddle tensors from a checkpoint: merged ones made of arrays, given ones filled in place, sharded or not.
 
-The only module that imports Paddle; written for 3.3. Owns what of a global tensor lives on this rank, and the agreement
-of all ranks on one version. Which bytes that needs is ``rules.targets``'s, reading them ``loading``'s.
+With ``paddle_loading`` and ``paddle_saving`` all that imports Paddle; written for 3.3. Owns what of a global tensor
+lives on this rank, and the agreement of all ranks on one version. Which bytes that needs is ``rules.targets``'s,
+reading them ``loading``'s.
 """
 
 from __future__ import annotations

@@ -18,11 +18,13 @@ from ckptcore.pipeline_fields import (
     Alias,
     Component,
     Dask,
+    DeviceIndexes,
     Dtype,
     Duration,
     Function,
     Map,
     Name,
+    Natural,
     PathText,
     Positive,
     Ray,
@@ -124,22 +126,35 @@ class CheckSettings(_Section):
     gpu: bool = Field(
         default=False, description="Load every tensor on a GPU, the CPU where there is none, and compare."
     )
+    engine: Literal["paddle"] | None = Field(
+        default=None, description="Merge with Paddle's own loader on a GPU too, and compare every byte."
+    )
     smoke: Function | None = Field(default=None, description="Your own function, module:function, that must accept it.")
     smoke_timeout: Duration = Field(default="10m", description="How long that function may take.")
+    smoke_gpus: Natural = Field(default=0, description="How many GPUs it gets for itself; 0: it sees all.")
     sign_key: PathText | None = Field(
         default=None, description="A PEM file with the private key that signs each release."
     )
 
     def options(self) -> GateOptions:
-        return GateOptions(self.gpu, self.smoke, parse_age(self.smoke_timeout), self.sign_key)
+        return GateOptions(
+            check=self.gpu,
+            engine=self.engine is not None,
+            smoke=self.smoke,
+            smoke_timeout_seconds=parse_age(self.smoke_timeout),
+            smoke_gpus=self.smoke_gpus,
+            sign_key=self.sign_key,
+        )
 
     @classmethod
     def of(cls, options: GateOptions) -> CheckSettings:
         """The settings that give these options, times rounded up to seconds."""
         return cls(
             gpu=options.check,
+            engine="paddle" if options.engine else None,
             smoke=options.smoke,
             smoke_timeout=f"{math.ceil(options.smoke_timeout_seconds)}s",
+            smoke_gpus=options.smoke_gpus,
             sign_key=options.sign_key,
         )
 
@@ -235,6 +250,12 @@ class Pipeline(_Section):
     alias: Alias = Field(default=DEFAULT_ALIAS, description="The alias that each new release gets.")
     sources: tuple[SourceSettings, ...] = Field(min_length=1, description="The training runs.")
     work_pool: str = Field(default="ckpt", min_length=1, description="The work pool whose workers run the flows.")
+    gpu_work_pool: str | None = Field(
+        default=None, min_length=1, description="The work pool whose workers pass the gates that need a GPU."
+    )
+    gpu_devices: DeviceIndexes | None = Field(
+        default=None, description="How many GPUs each host has, or which; what NVML finds, unless it is said."
+    )
     server: ServerSettings = ServerSettings()
     checks: CheckSettings = CheckSettings()
     schedule: ScheduleSettings = ScheduleSettings()

@@ -105,6 +105,17 @@ def _web_address(text: str) -> str:
     return text
 
 
+def _devices(value: object) -> object:
+    # `4` is the first four.
+    return tuple(range(value)) if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else value
+
+
+def _each_once(devices: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(devices)) < len(devices):
+        raise ValueError("names a device twice")
+    return devices
+
+
 LayoutMapText = str | tuple[str, ...] | dict[str, Any]
 
 PathText = Annotated[str, Field(min_length=1), AfterValidator(_absolute)]
@@ -121,5 +132,6 @@ Natural = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 Dask = Annotated[int | str, BeforeValidator(_dask)]
 Ray = Annotated[int | str, BeforeValidator(_ray)]
+DeviceIndexes = Annotated[tuple[Natural, ...], BeforeValidator(_devices), AfterValidator(_each_once)]
 Dtype = Annotated[str, AfterValidator(_dtype)]
 Map = Annotated[LayoutMapText, AfterValidator(_map)]

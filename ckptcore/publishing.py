@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ckptcore.devices import DeviceHost
 from ckptcore.errors import (
     Busy,
     InvalidName,
@@ -173,21 +174,31 @@ def settled(staged: Staged) -> Staged:
     return replace(staged, path=str(shelf.release(staged.release)), already_published=True)
 
 
-def pass_gates(staged: Staged, gates: Sequence[Gate], *, alias: str = DEFAULT_ALIAS) -> tuple[GateReport, ...]:
+def is_settled(staged: Staged, alias: str) -> bool:
+    """Whether the release is visible and was published under ``alias`` before, so that nothing is to be checked."""
+    history = history_of(shelf_of(staged.registry, staged.name))
+    return staged.already_published and is_published(history, staged.release, alias)
+
+
+def pass_gates(
+    staged: Staged, gates: Sequence[Gate], *, alias: str = DEFAULT_ALIAS, host: DeviceHost = DeviceHost()
+) -> tuple[GateReport, ...]:
     """Let a staged release through each of ``gates`` in turn, or a published one to which ``alias`` is yet to move.
 
     Where all stands already, there is nothing to check; a signature that is missing is made even then. A staged release
     that fails its check or smoke test is thrown away, so that no later run finds it finished. Nobody can write, publish
-    or prune the release meanwhile. Raises what :func:`ckptcore.gates.pass_gate` does, and :class:`Busy`.
+    or prune the release meanwhile. Devices come from ``host``. Raises what :func:`ckptcore.gates.pass_gate` does, and
+    :class:`Busy`.
     """
     shelf = shelf_of(staged.registry, staged.name)
-    stands = staged.already_published and is_published(history_of(shelf), staged.release, alias)
+    stands = is_settled(staged, alias)
     due = [gate for gate in gates if not stands or isinstance(gate, Signature)]
     if not due:
         return ()
     try:
         with _kept(shelf, staged) as directory:
-            return tuple(pass_gate(gate, directory, is_visible=staged.already_published) for gate in due)
+            visible = staged.already_published
+            return tuple(pass_gate(gate, directory, is_visible=visible, host=host) for gate in due)
     except (ReleaseInvalid, SmokeFailed):
         discard(staged)
         raise
@@ -200,6 +211,9 @@ def _kept(shelf: Shelf, staged: Staged) -> Iterator[Path]:
         with lease(staged.path) as directory:
             yield directory
         return
+    # Before anything is made: on a machine that does not see the registry there is nothing to hold.
+    if not Path(staged.path).exists() and not is_release(shelf.release(staged.release)):
+        raise ReleaseNotFound(f"{staged.path}: no finished release is staged here")
     with held(Path(staged.path)):
         if is_release(shelf.release(staged.release)):
             drop(Path(staged.path))

@@ -17,13 +17,13 @@ from ckptcore.pipeline import Alert, Pipeline, SourceSettings
 from ckptcore.rules.pipeline import glob_of, pipeline_tag, version_parameters
 from ckptcore.rules.retention import parse_age
 from flows.parameters import PATIENCE_SECONDS
-from tasks.ending import REFUSED
+from tasks.ending import NOT_PASSED, NOT_YET, REFUSED
 
 HEARTBEAT_SECONDS = 30
 _SILENCE = timedelta(seconds=90)
 """Three heartbeats: then nobody is left who could say how the run ended."""
 _FLOW_RUNS = "prefect.flow-run."
-_ENDS = ("Completed", "Failed", "Crashed", "Cancelled", REFUSED, "NotYet")
+_ENDS = ("Completed", "Failed", "Crashed", "Cancelled", REFUSED, NOT_YET, NOT_PASSED)
 
 
 def name_prefix(pipeline: str) -> str:

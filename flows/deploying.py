@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -33,31 +33,17 @@ from pydantic import SecretStr
 
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
 from ckptcore.errors import InvalidConfig
-from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline, as_document
+from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline
 from ckptcore.rules.pipeline import parse_interval, pipeline_tag
 from flows.automations import HEARTBEAT_SECONDS, alert_body, alert_text, automations_of, name_prefix
-from flows.names import AUDIT, ENTRYPOINTS, MERGE, POST_TRAINING, PRUNE, RECONCILE
-from flows.parameters import merge_parameters
+from flows.deployments import Wanted, deployments_of
+from flows.names import ENTRYPOINTS, MERGE
 
 _DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
 _PAGE = 200
 _T = TypeVar("_T")
 MERGES_QUEUE = "merges"
 """Comes before everything else in the pool: what looks after merges must not keep them waiting."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A deployment as it should be. ``when`` is the text of the schedule, None for none."""
-
-    flow: str
-    name: str
-    parameters: Mapping[str, Any]
-    when: str | None = None
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.flow}/{self.name}"
 
 
 @dataclass(slots=True)
@@ -76,18 +62,6 @@ class Deployed:
         return {"made": self.made, "changed": self.changed, "removed": self.removed}
 
 
-def deployments_of(pipeline: Pipeline) -> Iterator[Wanted]:
-    """One for each source, and one for each flow that looks after all of them; without a schedule to be run by hand."""
-    for source in pipeline.sources:
-        yield Wanted(MERGE, pipeline.name_of(source), merge_parameters(pipeline, source))
-    document, schedule = {"pipeline": as_document(pipeline)}, pipeline.schedule
-    yield Wanted(RECONCILE, pipeline.name, document, schedule.reconcile)
-    yield Wanted(POST_TRAINING, pipeline.name, document, schedule.post_training)
-    yield Wanted(AUDIT, pipeline.name, document, schedule.audit)
-    if pipeline.retention.rules():
-        yield Wanted(PRUNE, pipeline.name, document, schedule.prune)
-
-
 def deploy(pipeline: Pipeline, working_directory: str) -> Deployed:
     """Make the configured server have the pipeline; what was changed. Flows run in ``working_directory``, where their
     smoke tests are found. Raises :class:`InvalidConfig` where the server has no such notification block."""
@@ -96,6 +70,9 @@ def deploy(pipeline: Pipeline, working_directory: str) -> Deployed:
         _apply_blocks(client, pipeline, deployed)
         targets = _targets(client, pipeline, deployed)
         _ensure_pool(client, pipeline.work_pool, deployed)
+        _ensure_queue(client, pipeline.work_pool, deployed)
+        if pipeline.gpu_work_pool is not None:
+            _ensure_pool(client, pipeline.gpu_work_pool, deployed)
         wanted = list(deployments_of(pipeline))
         ids = {each.full_name: _apply(client, pipeline, each, working_directory, deployed) for each in wanted}
         _remove_deployments(client, pipeline.name, ids.keys(), deployed)
@@ -126,7 +103,7 @@ def _apply(
         "working_dir": working_directory,
         "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)},
     }
-    place = (pipeline.work_pool, MERGES_QUEUE if wanted.flow == MERGE else None)
+    place = (wanted.pool or pipeline.work_pool, MERGES_QUEUE if wanted.flow == MERGE else None)
     parts = [dict(wanted.parameters), wanted.when, place, job_variables, ENTRYPOINTS[wanted.flow]]
     flow: Flow[Any, Any] = load_flow_from_entrypoint(ENTRYPOINTS[wanted.flow], use_placeholder_flow=False)
     schema = parameter_schema(flow.fn).model_dump_for_openapi()
@@ -206,11 +183,14 @@ def _ensure_pool(client: SyncPrefectClient, name: str, deployed: Deployed) -> No
     except ObjectNotFound:
         client.create_work_pool(WorkPoolCreate(name=name, type="process"))
         deployed.made.append(f"work pool {name}")
+
+
+def _ensure_queue(client: SyncPrefectClient, pool: str, deployed: Deployed) -> None:
     try:
-        client.read_work_queue_by_name(MERGES_QUEUE, work_pool_name=name)
+        client.read_work_queue_by_name(MERGES_QUEUE, work_pool_name=pool)
     except ObjectNotFound:
-        client.create_work_queue(MERGES_QUEUE, priority=1, work_pool_name=name)
-        deployed.made.append(f"work queue {name}/{MERGES_QUEUE}")
+        client.create_work_queue(MERGES_QUEUE, priority=1, work_pool_name=pool)
+        deployed.made.append(f"work queue {pool}/{MERGES_QUEUE}")
 
 
 def _targets(client: SyncPrefectClient, pipeline: Pipeline, deployed: Deployed) -> dict[Alert, list[ActionTypes]]:

@@ -12,13 +12,15 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
+from ckptcore.devices import DeviceHost
 from ckptcore.errors import CheckpointError, VersionIncomplete
 from ckptcore.expecting import read_expectations
 from ckptcore.gates import require_ready
 from ckptcore.pipeline import CheckSettings, RunnerSettings, SourceChoice
-from ckptcore.pipeline_fields import Alias, Name, Natural, PathText, Seconds
+from ckptcore.pipeline_fields import Alias, DeviceIndexes, Name, Natural, PathText, Seconds
 from ckptcore.publishing import Published
 from ckptcore.reconciling import fingerprint_of
+from ckptcore.rules.gates import GateReport, divided
 from ckptcore.rules.pipeline import version_key, version_tag
 from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.versions import Version
@@ -27,6 +29,7 @@ from tasks.detect import detect
 from tasks.ending import ended_by, too_early
 from tasks.exclusively import alone_with
 from tasks.gate import gate
+from tasks.gate_elsewhere import gate_elsewhere
 from tasks.merge import merge
 from tasks.plan import plan
 from tasks.publish import publish
@@ -45,6 +48,8 @@ def merge_and_publish(
     unique_id: Natural | None = None,
     checks: CheckSettings = CheckSettings(),
     runner: RunnerSettings = RunnerSettings(),
+    gates_deployment: str | None = None,
+    gpu_devices: DeviceIndexes | None = None,
     only_forward: bool = False,
     patience_seconds: Seconds = 0.0,
 ) -> Published:
@@ -62,14 +67,17 @@ def merge_and_publish(
         unique_id: Paddle's unique_id; if not given, the newest that is complete.
         checks: What the release must pass before the alias moves.
         runner: Who writes its shards: this process, or those of a cluster.
+        gates_deployment: A deployment of `pass-gates` for those that need a GPU; if not given, they are passed here.
+        gpu_devices: How many GPUs this host has, or which; if not given, what NVML finds.
         only_forward: Leave the alias where it names a later version of the same run.
         patience_seconds: How long to wait for a version that is not whole yet; then the run ends well, as `NotYet`.
     """
-    gates = checks.options().gates()
     try:
-        require_ready(gates)
-        expectations = read_expectations(None if source.expectations is None else Path(source.expectations))
         layout = source.layout()
+        gates = checks.options().gates(source.selection, keeps_tensors=layout.keeps_tensors)
+        elsewhere, here = ((), gates) if gates_deployment is None else divided(gates)
+        require_ready(here, DeviceHost(gpu_devices))
+        expectations = read_expectations(None if source.expectations is None else Path(source.expectations))
         version = detect(directory or source.path, source.component, step, unique_id, patience_seconds)
         _name_this_run(name, version)
         with alone_with(version, name):
@@ -78,7 +86,11 @@ def merge_and_publish(
             staged = merge(planned, registry, name, source.attach, runner)
             if not staged.already_published:
                 validate(staged, expectations)
-            passed = gate(staged, gates, alias) if gates else ()
+            passed: tuple[GateReport, ...] = ()
+            if elsewhere and gates_deployment is not None:
+                passed += gate_elsewhere(staged, checks, gates_deployment, source.selection, alias)
+            if here:
+                passed += gate(staged, here, alias, gpu_devices)
             return publish(staged, alias, only_forward=only_forward).after(passed)
     except VersionIncomplete as refusal:
         if patience_seconds:

@@ -7,6 +7,7 @@ one directory. Prefect is told to send nothing anywhere before it is imported.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -35,7 +36,7 @@ _RESTART_SECONDS = 1.0
 _OTHER_FLOWS = 1
 """Beside the merges a worker has room for one of the flows that look after them."""
 
-_SERVER = {
+SERVER = {
     # In memory, slots that are leased when a server stops are never given back.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     # SQLite has one writer; on a busy machine it is waited for rather than an event lost.
@@ -118,7 +119,7 @@ def up(pipeline: Pipeline, config: Path, tell: Tell) -> None:
         if not configured:
             _require_free(pipeline.server.host, pipeline.server.port)
             place = (pipeline.server.host, str(pipeline.server.port))
-            children.append(_started(running, Child("server", place, environment | _SERVER, state / "server.log")))
+            children.append(_started(running, Child("server", place, environment | SERVER, state / "server.log")))
         room = str(pipeline.limits.merges + _OTHER_FLOWS)
         work = (url, pipeline.work_pool, room)
         children.append(_started(running, Child("worker", work, environment | _WORKER, state / "worker.log")))
@@ -131,6 +132,8 @@ def up(pipeline: Pipeline, config: Path, tell: Tell) -> None:
         deployed = deploy(pipeline, str(config.resolve().parent))
         changes = len(deployed.made) + len(deployed.changed) + len(deployed.removed)
         tell(f"deployed: {pipeline.name}, {changes} change(s)")
+        if pipeline.gpu_work_pool is not None:
+            tell(f"what needs a GPU waits for: prefect worker start --pool {shlex.quote(pipeline.gpu_work_pool)}")
         watcher = threading.Thread(target=_watch, args=(pipeline, stop, tell, url), name="watcher")
         watcher.start()
         running.callback(watcher.join)

@@ -14,6 +14,7 @@ from tasks.retrying import is_final
 
 REFUSED = "Refused"
 NOT_YET = "NotYet"
+NOT_PASSED = "NotPassed"
 
 
 def ended_by(refusal: CheckpointError) -> Any:
@@ -24,6 +25,14 @@ def ended_by(refusal: CheckpointError) -> Any:
     if not is_final(refusal):
         raise refusal
     return Failed(name=REFUSED, message=f"{type(refusal).__name__}: {refusal}", data=refusal)
+
+
+def not_passed(refusal: CheckpointError) -> Any:
+    """The failed state of a run of gates alone. The flow that waits for it ends by the refusal, and alerts of that.
+
+    A flow returns it in the place of its value.
+    """
+    return Failed(name=NOT_PASSED, message=f"{type(refusal).__name__}: {refusal}", data=refusal)
 
 
 def too_early(refusal: CheckpointError) -> Any:

@@ -62,7 +62,9 @@ sources:
   - {path: output, name: hf, map: llama, hf: config, dtype: bfloat16, keep_dtype: ["*.norm.*"]}
   - {path: output, name: mapped, map: map.yaml}
   - {path: output, name: said, map: ["a^T -> b"]}
-checks: {deep: true, gpu: true, smoke: "mine.tests:accepts", smoke_timeout: 90, sign_key: key.pem}
+checks: {deep: true, gpu: true, smoke: "mine.tests:accepts", smoke_timeout: 90, smoke_gpus: 2, sign_key: key.pem}
+gpu_work_pool: big
+gpu_devices: 4
 schedule: {reconcile: null, post_training: 0 6 * * *, prune: 1d, audit: 2w}
 stall: 2h
 watch: {every: 1s, slowest: 30s, settle: 2}
@@ -83,7 +85,7 @@ notifications:
     assert said_here == OutputLayout(LayoutMap("", ("a^T -> b",)))
     assert pipeline.sources[0].selection.prefixes == ("model",)
     assert pipeline.sources[1].attach == (str(tmp_path / "LICENSE"),)
-    assert SmokeTest("mine.tests:accepts", 90.0) in pipeline.checks.options().gates()
+    assert SmokeTest("mine.tests:accepts", 90.0, 2) in pipeline.checks.options().gates()
     assert pipeline.retention.rules() == (KeepLast(5), KeepEvery(1000), KeepNewerThan(604_800.0))
     assert [target.alerts for target in pipeline.notifications] == [ALERTS, ("stalled",)]
     said = "\n".join(intentions(pipeline))
@@ -96,9 +98,30 @@ notifications:
         "every 14d",
         "at '0 6 * * *'",
         "team of: stalled",
+        "in the work pool big, for which a worker must run; the GPUs of a host: 0, 1, 2, 3",
     ):
         assert expected in said
     assert "reconcile" not in said
+
+
+def test_what_a_host_is_said_to_have(tmp_path: Path) -> None:
+    for said, devices in (("[2, 0]", (2, 0)), ("3", (0, 1, 2)), ("0", ()), ("null", None)):
+        assert read_config(written(tmp_path, f"{SMALLEST}gpu_devices: {said}")).gpu_devices == devices
+    [twice] = mistakes(tmp_path, f"{SMALLEST}gpu_devices: [1, 1]")
+    assert twice == "ckpt.yaml:4: gpu_devices: names a device twice"
+    assert [line.split(": ")[0] for line in mistakes(tmp_path, f"{SMALLEST}gpu_devices: [-1]")] == ["ckpt.yaml:4"]
+    assert mistakes(tmp_path, f"{SMALLEST}gpu_devices: two")
+
+
+def test_a_check_that_cannot_compare_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
+    text = (
+        "name: a\nregistry: r\nsources:\n- {path: x}\n- {path: x, name: b, dtype: float16}\nchecks: {engine: paddle}\n"
+    )
+    [refused] = mistakes(tmp_path, text)
+    assert refused == (
+        "ckpt.yaml:6: checks.engine compares tensors as they were saved, and sources.1.dtype changes them"
+    )
+    assert read_config(written(tmp_path, f"{SMALLEST}checks: {{engine: paddle}}")).checks.options().engine
 
 
 def test_every_mistake_is_told_with_its_line(tmp_path: Path) -> None:
@@ -152,8 +175,8 @@ notifications:
         "ckpt.yaml:15: schedule.prune: retention says of nothing that it is kept",
         "ckpt.yaml:17: stall is given twice; first on line 16",
         (
-            "ckpt.yaml:18: gpu is not known; known here: alias, checks, limits, name, notifications, registry, "
-            "retention, runner, schedule, server, sources, stall, watch, work_pool"
+            "ckpt.yaml:18: gpu is not known; known here: alias, checks, gpu_devices, gpu_work_pool, limits, name, "
+            "notifications, registry, retention, runner, schedule, server, sources, stall, watch, work_pool"
         ),
         "ckpt.yaml:19: watch.every: '0s' is not an age such as 90s, 30m, 12h, 7d or 2w",
         (

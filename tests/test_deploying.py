@@ -59,10 +59,18 @@ def test_deploying_twice_changes_nothing_and_what_is_not_said_any_more_goes(
     sources = [{"path": str(tmp_path / "run")}, {"path": str(tmp_path / "run"), "name": "second"}]
     hook = {"webhook": "http://127.0.0.1:9/hook"}
     whole = pipeline_in(
-        tmp_path, "whole", sources=sources, stall="2h", retention={"last": 3}, notifications=[hook, hook]
+        tmp_path,
+        "whole",
+        sources=sources,
+        stall="2h",
+        retention={"last": 3},
+        notifications=[hook, hook],
+        gpu_work_pool="gpus",
+        gpu_devices=2,
     )
     first = deploy(whole, str(tmp_path))
     assert {"merge-and-publish/whole", "merge-and-publish/second", "reconcile/whole", "prune/whole"} <= set(first.made)
+    assert {"work pool gpus", "pass-gates/whole"} <= set(first.made)
     assert {"ckpt whole: publish second", "ckpt whole: stalled whole", "ckpt whole: crashed"} <= set(first.made)
     assert (first.changed, first.removed) == ([], [])
     assert deploy(whole, str(tmp_path)).is_unchanged
@@ -72,6 +80,9 @@ def test_deploying_twice_changes_nothing_and_what_is_not_said_any_more_goes(
         assert [str(schedule.schedule.interval) for schedule in deployment.schedules] == ["0:05:00"]  # type: ignore[union-attr]
         publishing = client.read_deployment_by_name("merge-and-publish/second")
         assert publishing.parameters["only_forward"] is True
+        assert publishing.parameters["gates_deployment"] == "pass-gates/whole"
+        gates = client.read_deployment_by_name("pass-gates/whole")
+        assert (gates.work_pool_name, gates.parameters) == ("gpus", {"gpu_devices": [0, 1]})
         [automation] = client.read_automations_by_name("ckpt whole: publish second")
         [action] = automation.actions
         assert isinstance(action, RunDeployment)
@@ -85,6 +96,7 @@ def test_deploying_twice_changes_nothing_and_what_is_not_said_any_more_goes(
     again = deploy(less, str(tmp_path))
     assert again.made == []
     assert {"merge-and-publish/second", "prune/whole", "ckpt whole: stalled whole"} <= set(again.removed)
+    assert "pass-gates/whole" in again.removed
     assert len([name for name in again.removed if name.startswith("block webhook/")]) == 1
     assert deploy(less, str(tmp_path)).is_unchanged
     assert {"merge-and-publish/whole", "ckpt whole: crashed"} <= set(undeploy("whole").removed)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ckptcore.apart import TOLD_CHARACTERS, TOLD_LINES
 from ckptcore.errors import SmokeFailed
-from ckptcore.smoke import TOLD_CHARACTERS, TOLD_LINES, run_smoke_test
+from ckptcore.smoke import run_smoke_test
 from tests.command import REPOSITORY
 
 FUNCTIONS = "tests.smoke_functions"

@@ -17,7 +17,7 @@ from ckptcore.cli.app import (
     print_json,
 )
 from ckptcore.cli.choice_options import MaxShardSize, chooses, sharded
-from ckptcore.cli.gate_options import Check, SignKey, Smoke, SmokeTimeout, gate_options_of
+from ckptcore.cli.gate_options import CheckOutput, Checks, SignKey, Smoke, SmokeGpus, SmokeTimeout, gate_options_of
 
 if TYPE_CHECKING:
     from ckptcore.lifecycle import Choice
@@ -78,9 +78,10 @@ def publish(
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The name to publish under.")],
     alias: Alias = "latest",
     attach: Attach = None,
-    check: Check = None,
+    check: CheckOutput = None,
     smoke: Smoke = None,
     smoke_timeout: SmokeTimeout = 600,
+    smoke_gpus: SmokeGpus = 0,
     sign_key: SignKey = None,
     as_json: Json = False,
 ) -> None:
@@ -90,7 +91,8 @@ def publish(
     """
     from ckptcore.publishing import publish as publish_output
 
-    gates = gate_options_of(check, smoke, smoke_timeout, sign_key).gates()
+    checks = () if check is None else (check,)
+    gates = gate_options_of(checks, smoke, smoke_timeout, smoke_gpus, sign_key).gates()
     _show(publish_output(out, registry, name, alias=alias, attach=attach or (), gates=gates), as_json)
 
 
@@ -120,9 +122,10 @@ def run(
     alias: Alias = "latest",
     attach: Attach = None,
     expect: Expect = None,
-    check: Check = None,
+    check: Checks = None,
     smoke: Smoke = None,
     smoke_timeout: SmokeTimeout = 600,
+    smoke_gpus: SmokeGpus = 0,
     sign_key: SignKey = None,
     flow: Annotated[bool, typer.Option("--flow", help="Run it as the Prefect flow.")] = False,
     as_json: Json = False,
@@ -136,7 +139,7 @@ def run(
     choice = sharded(choice, max_shard_size)
     attached = tuple(attach or ())
     expectations = read_expectations(expect)
-    gates = gate_options_of(check, smoke, smoke_timeout, sign_key)
+    gates = gate_options_of(check or (), smoke, smoke_timeout, smoke_gpus, sign_key)
     if flow:
         from flows.running import run_as_flow
 
@@ -153,7 +156,7 @@ def run(
             alias=alias,
             attach=attached,
             expectations=expectations,
-            gates=gates.gates(),
+            gates=gates.gates(choice.selection, keeps_tensors=choice.layout.keeps_tensors),
             on_plan=Progress,
         ),
         as_json,

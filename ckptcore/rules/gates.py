@@ -7,7 +7,12 @@ Pure data: which gates there are, and what one reports. Passing one is ``ckptcor
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, assert_never
+
+from ckptcore.errors import MappingError
+from ckptcore.rules.selection import Selection
 
 DEFAULT_SMOKE_SECONDS = 600.0
 _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -19,11 +24,25 @@ class DeviceCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineCheck:
+    """Paddle's own loader, on a device, makes of the source and ``selection`` what is in the release, byte for byte.
+
+    Tensors that a map or a cast changed have no counterpart in what Paddle loads.
+    """
+
+    selection: Selection = Selection()
+
+
+@dataclass(frozen=True, slots=True)
 class SmokeTest:
-    """``function``, as ``module:function``, accepts the release's directory in time, in a process of its own."""
+    """``function``, as ``module:function``, accepts the release's directory in time, in a process of its own.
+
+    With ``gpus`` it sees so many devices, which nobody else has, and without it those that its caller sees.
+    """
 
     function: str
     timeout_seconds: float = DEFAULT_SMOKE_SECONDS
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +52,29 @@ class Signature:
     private_key: str
 
 
-Gate = DeviceCheck | SmokeTest | Signature
+DeviceGate = DeviceCheck | EngineCheck
+Gate = DeviceGate | SmokeTest | Signature
+
+
+def gpus_of(gate: Gate) -> int:
+    """How many devices the gate needs for itself."""
+    match gate:
+        case DeviceCheck() | EngineCheck():
+            return 1
+        case SmokeTest():
+            return gate.gpus
+        case Signature():
+            return 0
+        case _:
+            assert_never(gate)
+
+
+def divided(gates: Iterable[Gate]) -> tuple[tuple[Gate, ...], tuple[Gate, ...]]:
+    """The gates that need devices of their own, and the others, both in order; the former come first."""
+    needing, others = list[Gate](), list[Gate]()
+    for gate in gates:
+        (needing if gpus_of(gate) else others).append(gate)
+    return tuple(needing), tuple(others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +92,41 @@ class GateReport:
     def to_json(self) -> dict[str, object]:
         return {"gate": self.gate, "by": self.by, "finding": self.finding, "changed": self.changed}
 
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> GateReport:
+        """What :meth:`to_json` gave."""
+        return cls(**document)
+
 
 @dataclass(frozen=True, slots=True)
 class GateOptions:
     """Which gates somebody asks for, as the options of a command or the parameters of a flow say it."""
 
     check: bool = False
+    engine: bool = False
     smoke: str | None = None
     smoke_timeout_seconds: float = DEFAULT_SMOKE_SECONDS
+    smoke_gpus: int = 0
     sign_key: str | None = None
 
-    def gates(self) -> tuple[Gate, ...]:
-        """The gates in the order in which they are passed: what fails a check is never signed."""
-        smoke = self.smoke and SmokeTest(self.smoke, self.smoke_timeout_seconds)
-        sign = self.sign_key and Signature(self.sign_key)
-        return tuple(gate for gate in (DeviceCheck() if self.check else None, smoke, sign) if gate)
+    def gates(self, selection: Selection = Selection(), *, keeps_tensors: bool = True) -> tuple[Gate, ...]:
+        """The gates in the order in which they are passed: what fails a check is never signed.
+
+        ``selection`` is what the release holds of its source. Raises :class:`MappingError` where it does not hold it
+        as it was and is to be compared.
+        """
+        if self.engine and not keeps_tensors:
+            raise MappingError(
+                "the check with Paddle's own loader compares tensors as they were saved: leave out the map and dtype, "
+                "or the check"
+            )
+        wanted: tuple[Gate | None, ...] = (
+            DeviceCheck() if self.check else None,
+            EngineCheck(selection) if self.engine else None,
+            SmokeTest(self.smoke, self.smoke_timeout_seconds, self.smoke_gpus) if self.smoke else None,
+            Signature(self.sign_key) if self.sign_key else None,
+        )
+        return tuple(gate for gate in wanted if gate is not None)
 
 
 def check_function(text: str) -> str:

@@ -58,6 +58,11 @@ class OutputLayout:
     keep_dtype: tuple[str, ...] = ()
 
     @property
+    def keeps_tensors(self) -> bool:
+        """Whether the release holds the selected tensors as they were saved."""
+        return self.map is None and self.dtype is None
+
+    @property
     def is_for_hf(self) -> bool:
         """Whether the release is meant to be loaded by its ``config.json``, and must hold what that implies."""
         return self.hf is not None or (self.map is not None and bool(self.map.preset))
