@@ -14,7 +14,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 
 from ckptcore.events import DAMAGED, WRITTEN
 from ckptcore.pipeline import Alert, Pipeline, SourceSettings
-from ckptcore.rules.pipeline import glob_of, pipeline_tag, version_parameters
+from ckptcore.rules.pipeline import pipeline_tag, version_parameters, version_patterns
 from ckptcore.rules.retention import parse_age
 from flows.parameters import PATIENCE_SECONDS
 from tasks.ending import REFUSED
@@ -105,13 +105,8 @@ def _silent_runs_crash(pipeline: Pipeline) -> AutomationCore:
 
 
 def _match(source: SourceSettings) -> dict[str, str | list[str]]:
-    """Events of versions below the source."""
-    root = os.path.realpath(source.path)
-    pattern = f"ckpt.version.{glob_of(root)}/*"
-    matched: dict[str, str | list[str]] = {"prefect.resource.id": pattern}
-    if source.component is not None:
-        matched["ckpt.component"] = source.component
-    return matched
+    """Events of the versions that the source takes."""
+    return {"prefect.resource.id": version_patterns(os.path.realpath(source.path), source.component)}
 
 
 def _written(source: SourceSettings) -> EventTrigger:
