@@ -103,6 +103,7 @@ def template(look: Look, source: str, registry: str, name: str) -> Iterator[str]
     yield "stall: 6h                        # no new version for so long raises an alert"
     yield "watch: {every: 5s, slowest: 1m, settle: 3}   # for trainers that announce nothing"
     yield "limits: {merges: 2, queued: 4}   # merges at a time; runs that reconcile lets wait"
+    yield "#        superseded: stop        # stop a merge when a newer version is whole (finish: do not)"
     yield ""
     yield "# notifications:"
     yield "#   - webhook: https://example.org/hook"

@@ -21,6 +21,7 @@ from ckptcore.errors import (
     ReleaseNotFound,
     SmokeFailed,
     SourceChanged,
+    Superseded,
 )
 from ckptcore.gates import pass_gate, require_ready
 from ckptcore.leasing import lease
@@ -130,7 +131,7 @@ def _staged(shelf: Shelf, release: str, write: Callable[[Path], None]) -> Staged
         if not (staging / MANIFEST_NAME).exists():
             try:
                 write(staging)
-            except (SourceChanged, NotEnoughSpace):
+            except (SourceChanged, NotEnoughSpace, Superseded):
                 # Of no use to a later run, or in the way of everybody; anything else is gone on with.
                 drop(staging)
                 raise

@@ -32,21 +32,27 @@ class Outstanding:
 
 
 def outstanding(
-    source: str, component: str | None, registry: str | os.PathLike[str], name: str
+    source: str, component: str | None, registry: str | os.PathLike[str], name: str, *, only_newer: bool = False
 ) -> Iterator[Outstanding]:
     """Every version of the source that no release of ``name`` was made from, the oldest first; verified one by one, as
-    they are asked for. Raises as :func:`ckptcore.list_versions` does."""
+    they are asked for. With ``only_newer`` those that are newer than each that was published, the newest first.
+    Raises as :func:`ckptcore.list_versions` does."""
     shelf = shelf_of(registry, name)
     published = _published(shelf)
     directories = Directories()
-    for version in reversed(list_versions(source, component)):
+    newest_first = list_versions(source, component)
+    for version in newest_first if only_newer else reversed(newest_first):
         digest = fingerprint_of(version, directories)
         if (version.step, version.unique_id, digest) in published:
+            if only_newer:
+                return
             continue
         verified = verify_listed(version, directories)
         # Rank files that the metadata does not name are no part of a version, which only the metadata shows.
         read = digest if verified.located is None else verified.located.fingerprint.digest
         if (version.step, version.unique_id, read) in published:
+            if only_newer:
+                return
             continue
         key = version_key(name, version.directory, version.unique_id, digest)
         yield Outstanding(version, verified.report.state, digest, key)

@@ -14,7 +14,6 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
-    FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
@@ -26,10 +25,10 @@ from ckptcore.events import damaged_event, send
 from ckptcore.pipeline import Pipeline, SourceSettings
 from ckptcore.reconciling import Outstanding, outstanding
 from ckptcore.rules.pipeline import MERGE_LIMITS, version_parameters, version_tag
-from ckptcore.rules.reconciling import Attempt, Outcome, next_attempt
+from ckptcore.rules.reconciling import is_given_up, next_attempt
 from ckptcore.rules.versions import StateKind
 from tasks.artifacts import Row, artifact_key, show_table
-from tasks.ending import REFUSED
+from tasks.attempts import attempts_of
 from tasks.lifecycle_task import lifecycle_task
 
 _UNDERWAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
@@ -53,7 +52,8 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
     """Start runs of the deployment for what the source holds and no release was made from.
 
     As many runs wait or work at a time as the pipeline allows; the rest waits for the next call. A version that was
-    refused is left alone, one that broke is tried again, later each time.
+    refused is left alone, one that broke is tried again, later each time. Where the pipeline stops what is superseded,
+    the newest that is whole and not given up is the only one.
     """
     name, logger = pipeline.name_of(source), get_run_logger()
     started, held_back, incomplete, damaged = list[str](), list[str](), list[str](), list[str]()
@@ -62,7 +62,8 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
         _bury_forgotten(client, deployment_id)
         underway = _underway(client, deployment_id)
         room = pipeline.limits.queued - len(underway)
-        for found in outstanding(source.path, source.component, pipeline.registry, name):
+        only_newest = pipeline.limits.superseded == "stop"
+        for found in outstanding(source.path, source.component, pipeline.registry, name, only_newer=only_newest):
             label = found.version.label
             match found.state.kind:
                 case StateKind.INCOMPLETE:
@@ -71,15 +72,17 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     damaged.append(label)
                     _tell_damaged(found)
                 case StateKind.COMPLETE:
-                    attempt = None
+                    attempt, tried = None, attempts_of(client, found.key)
                     if room > 0 and (found.version.directory, found.version.unique_id) not in underway:
-                        attempt = next_attempt(_attempts(client, found.key), time.time())
+                        attempt = next_attempt(tried, time.time())
                     if attempt is None:
                         held_back.append(label)
-                        continue
-                    _start(client, deployment_id, found, attempt)
-                    started.append(label)
-                    room -= 1
+                    else:
+                        _start(client, deployment_id, found, attempt, pipeline)
+                        started.append(label)
+                        room -= 1
+                    if only_newest and not is_given_up(tried):
+                        break
             if room <= 0:
                 break  # the oldest come first: what is newer can wait to be looked at
     caught_up = CaughtUp(tuple(started), tuple(held_back), tuple(incomplete), tuple(damaged))
@@ -109,26 +112,14 @@ def _runs(client: SyncPrefectClient, deployment_id: UUID, states: list[StateType
     )
 
 
-def _attempts(client: SyncPrefectClient, key: str) -> list[Attempt]:
-    tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[version_tag(key)]))
-    return [_attempt(run) for run in client.read_flow_runs(flow_run_filter=tagged)]
-
-
-def _attempt(run: FlowRun) -> Attempt:
-    state = run.state
-    if state is None or not state.is_final():
-        return Attempt(Outcome.UNDERWAY)
-    ended_at = state.timestamp.timestamp()
-    if state.is_cancelled() or state.name == REFUSED:
-        return Attempt(Outcome.REFUSED, ended_at)
-    return Attempt(Outcome.DONE if state.is_completed() else Outcome.BROKEN, ended_at)
-
-
-def _start(client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, attempt: int) -> None:
+def _start(
+    client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, attempt: int, pipeline: Pipeline
+) -> None:
     version = found.version
     client.create_flow_run_from_deployment(
         deployment_id,
-        parameters=version_parameters(version.directory, version.unique_id),
+        parameters=version_parameters(version.directory, version.unique_id)
+        | {"superseded": pipeline.limits.superseded},
         tags=[version_tag(found.key)],
         name=version.label,
         # Two reconciles at once, or one that is tried again, start one run.

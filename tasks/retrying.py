@@ -14,6 +14,7 @@ from ckptcore.errors import (
     NotEnoughSpace,
     SourceChanged,
     StorageError,
+    Superseded,
     VersionIncomplete,
 )
 
@@ -33,7 +34,7 @@ def is_io_fault(error: object) -> bool:
 
 def is_final(error: object) -> bool:
     """Whether the same request for the same bytes would be refused again, however much later."""
-    passing = (Busy, DeviceFailed, NotEnoughSpace, SourceChanged, StorageError, VersionIncomplete)
+    passing = (Busy, DeviceFailed, NotEnoughSpace, SourceChanged, StorageError, Superseded, VersionIncomplete)
     return isinstance(error, CheckpointError) and not isinstance(error, passing)
 
 
