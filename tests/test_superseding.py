@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.flow_engine import run_flow
+from prefect.flow_engine import run_flow_sync
 from prefect.logging import disable_run_logger
 
 from ckptcore.detecting import list_versions, newest_complete
@@ -131,7 +132,9 @@ def run_of(pipeline: Pipeline, step: int, **more: Any) -> FlowRun:
 
 def outcome_of(run: FlowRun) -> State[Any]:
     """Do what a worker does with the run."""
-    state: State[Any] = run_flow(merge_and_publish, flow_run=run, parameters=run.parameters, return_type="state")
+    publishing: Flow[Any, Any] = merge_and_publish
+    state = run_flow_sync(publishing, flow_run=run, parameters=run.parameters, return_type="state")
+    assert isinstance(state, State)
     return state
 
 
