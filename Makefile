@@ -66,8 +66,8 @@ endif
 e2e: $(VENV)/dev.stamp ## pipelines with a real server, worker and events: half an hour; CKPT_SOAK_VERSIONS=50
 	$(VENV)/bin/pytest -m e2e tests/e2e
 
-e2e-short: $(VENV)/dev.stamp ## … its short part: one pipeline, some minutes
-	$(VENV)/bin/pytest -m "e2e and not soak" tests/e2e
+e2e-short: $(VENV)/dev.stamp ## … its short part: one pipeline from end to end, with a kill
+	$(VENV)/bin/pytest -m "e2e and not soak and not kills" tests/e2e
 
 test-paddle: .venv-paddle/dev.stamp ## the cross-check against Paddle itself (CPU wheel)
 	.venv-paddle/bin/pytest -m paddle

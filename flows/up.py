@@ -41,7 +41,11 @@ _SERVER = {
     # SQLite has one writer; on a busy machine it is waited for rather than an event lost.
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
 }
-_WORKER = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+_WORKER = {
+    "PREFECT_WORKER_QUERY_SECONDS": "1",
+    # What the server answers while its database cannot be reached. A worker that gives up ends the runs that it has.
+    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
+}
 
 Tell = Callable[[str], None]
 

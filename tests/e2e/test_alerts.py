@@ -7,15 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ckptcore.events import send
 from tests.command import REPOSITORY
 from tests.e2e.mishaps import Stops
-from tests.e2e.running import SCRIPT, Training, Up, eventually, running
+from tests.e2e.running import SCRIPT, Training, Up, eventually, published_steps, running
 from tests.receiver import Receiver, receiving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kills]
@@ -37,6 +40,13 @@ def test_each_alert_arrives_once_by_webhook_and_by_block(tmp_path: Path) -> None
         told = [{"webhook": f"{receiver.url}/hook"}, {"block": "custom-webhook/team"}]
         _deploy(tmp_path, up, {"stall": "100s", "notifications": told})
 
+        training["good"].write(0)
+        eventually(lambda: published_steps(tmp_path / "registry", "good") == [0], within_s=120, what="a release")
+        [ended] = eventually(lambda: [run for run in up.merges() if run["end_time"]], within_s=60, what="a run's end")
+        # Prefect's issue 18653: a heartbeat that comes after the end, or an end whose event is lost, looks like a run
+        # that was killed.
+        _send_heartbeat(up, ended["id"])
+
         training["good"].write_damaged(1)
         for name in ("gated", "blocked", "empty"):
             training[name].write(2)
@@ -55,6 +65,9 @@ def test_each_alert_arrives_once_by_webhook_and_by_block(tmp_path: Path) -> None
             within_s=420,
             what="every alert",
         )
+        fired = eventually(lambda: _triggered_for(up, ended["id"]), within_s=200, what="the automation of silent runs")
+        assert fired["payload"]["triggering_labels"]["prefect.resource.id"] == f"prefect.flow-run.{ended['id']}"
+        assert [run["state_name"] for run in up.merges() if run["id"] == ended["id"]] == ["Completed"]
         hooks, blocks = _by_hook(receiver), _by_block(receiver)
         bodies = {(body["alert"], body["about"]): body for path, _, body in receiver.requests if path.endswith("/hook")}
     assert set(hooks) == expected
@@ -84,6 +97,24 @@ def _by_hook(receiver: Receiver) -> Counter[tuple[str, str]]:
 
 def _by_block(receiver: Receiver) -> Counter[str]:
     return Counter(body["subject"] for path, _, body in receiver.requests if path.endswith("/block"))
+
+
+def _send_heartbeat(up: Up, run: str) -> None:
+    tag = {"prefect.resource.id": "prefect.tag.ckpt-pipeline:tiny", "prefect.resource.role": "tag"}
+    event = {
+        "id": str(uuid.uuid4()),
+        "occurred": datetime.now(UTC).isoformat(),
+        "event": "prefect.flow-run.heartbeat",
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{run}"},
+        "related": [tag],
+    }
+    send(event, up.url)
+
+
+def _triggered_for(up: Up, run: str) -> Any:
+    """What the server tells of the automation that looks after silent runs, once it acted on that one."""
+    found = up.ask("/events/filter", {"filter": {"event": {"name": ["prefect.automation.triggered"]}}, "limit": 50})
+    return next((each for each in found["events"] if run in json.dumps(each)), None)
 
 
 def _save_block(up: Up, url: str) -> None:
