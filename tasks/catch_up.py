@@ -35,6 +35,8 @@ _UNDERWAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateTyp
 _LIMITS_A_PAGE = 200
 START_SECONDS = 120.0
 """How long a worker may take to start a run that it took."""
+EVENT_SECONDS = 60.0
+"""What is younger is left to its event, which is on its way: two runs would be refused, and told of, for one fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ class CaughtUp:
 def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> CaughtUp:
     """Start runs of the deployment for what the source holds and no release was made from.
 
-    As many runs wait or work at a time as the pipeline allows; the rest waits for the next call. A version that was
-    refused is left alone, one that broke is tried again, later each time. Where the pipeline stops what is superseded,
-    the newest that is whole and not given up is the only one.
+    As many runs wait or work at a time as the pipeline allows; the rest waits for the next call, and so does what was
+    written just now. A version that was refused is left alone, one that broke is tried again, later each time. Where
+    the pipeline stops what is superseded, the newest that is whole and not given up is the only one.
     """
     name, logger = pipeline.name_of(source), get_run_logger()
     started, held_back, incomplete, damaged = list[str](), list[str](), list[str](), list[str]()
@@ -73,7 +75,8 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     _tell_damaged(found)
                 case StateKind.COMPLETE:
                     attempt, tried = None, attempts_of(client, found.key)
-                    if room > 0 and (found.version.directory, found.version.unique_id) not in underway:
+                    is_new = 0 <= time.time() - found.written_at < EVENT_SECONDS and not tried
+                    if room > 0 and not is_new and (found.version.directory, found.version.unique_id) not in underway:
                         attempt = next_attempt(tried, time.time())
                     if attempt is None:
                         held_back.append(label)

@@ -105,8 +105,9 @@ def test_a_merge_that_is_stopped_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.fixture
-def stopping(server: str, tmp_path: Path) -> Pipeline:
+def stopping(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     """A deployed pipeline that stops what is superseded, with three versions to publish."""
+    monkeypatch.setattr("tasks.catch_up.EVENT_SECONDS", 0.0)
     write_trainer_run(tmp_path / "run", dict.fromkeys((1, 2, 3), SAVED), signals=False)
     pipeline = Pipeline.model_validate(
         {
