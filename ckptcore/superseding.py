@@ -1,7 +1,8 @@
 """Whether a source holds a version that is newer than one, and whole.
 
-A look lists names; only a version that a look shows for the first time, or changed, is verified. What becomes of the
-older one is the flow's.
+A look lists names; a version is verified when a look shows it for the first time, and then when it has changed and
+changes no more, so that one which is being written is not read again and again. What becomes of the older one is the
+flow's.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Lookout:
     def __init__(self, source: str, version: Version) -> None:
         self._version = version
         self._is_run = version.step is not None and os.path.realpath(source) == version.run
+        self._seen: dict[tuple[str, int], str] = {}
         self._judged: dict[tuple[str, int], tuple[str, bool]] = {}
 
     def newer(self) -> Iterator[tuple[Version, str]]:
@@ -33,9 +35,11 @@ class Lookout:
         for version in newest_first(self._listed(directories)):
             digest = fingerprint_of(version, directories)
             place = (version.directory, version.unique_id)
-            if self._judged.get(place, ("", False))[0] != digest:
+            is_settled = self._seen.get(place) == digest
+            self._seen[place] = digest
+            if place not in self._judged or (is_settled and self._judged[place][0] != digest):
                 self._judged[place] = (digest, verify(version).report.state.is_complete)
-            if self._judged[place][1]:
+            if self._judged[place] == (digest, True):
                 yield version, digest
 
     def _listed(self, directories: Directories) -> Iterator[Version]:

@@ -66,7 +66,7 @@ checks: {deep: true, gpu: true, smoke: "mine.tests:accepts", smoke_timeout: 90, 
 schedule: {reconcile: null, post_training: 0 6 * * *, prune: 1d, audit: 2w}
 stall: 2h
 watch: {every: 1s, slowest: 30s, settle: 2}
-limits: {merges: 1, queued: 9}
+limits: {merges: 1, queued: 9, superseded: stop}
 retention: {last: 5, every: 1000, newer_than: 7d}
 notifications:
   - webhook: http://127.0.0.1:1/hook
@@ -94,6 +94,7 @@ notifications:
         "every 14d",
         "at '0 6 * * *'",
         "team of: stalled",
+        "but let every third one finish",
     ):
         assert expected in said
     assert "reconcile" not in said
