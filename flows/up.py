@@ -26,7 +26,7 @@ from ckptcore.storage.refusals import reported
 from flows.configuring import be_quiet, configured_url
 from flows.processes import is_healthy
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 """A first start makes a database, on a busy machine."""
 _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 0.5

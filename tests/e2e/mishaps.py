@@ -46,7 +46,7 @@ class Stops:
         return {step: int(process) for step, _, process in taken}
 
     def wait_for(self, *steps: str) -> dict[str, int]:
-        eventually(lambda: set(self.stopped()) >= set(steps), within_s=240, what=f"stops in {steps}")
+        eventually(lambda: set(self.stopped()) >= set(steps), within_s=600, what=f"stops in {steps}")
         return self.stopped()
 
     def let_go(self) -> None:

@@ -23,7 +23,7 @@ from ckptcore.registry import history_of, shelf_of
 from tests.builders import SavedCheckpoint, write_trainer_run
 from tests.command import REPOSITORY
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 SCRIPT = "import sys; from ckptcore.cli import main; sys.argv[0] = 'ckpt'; main()"
 
 
@@ -86,7 +86,9 @@ class Up:
         return (self.directory / "up.log").read_text()
 
     def wait_until_ready(self) -> None:
-        eventually(lambda: "ready after" in self.log or self.process.poll() is not None, within_s=120, what="ready")
+        eventually(
+            lambda: "ready after" in self.log or self.process.poll() is not None, within_s=START_SECONDS, what="ready"
+        )
         assert self.process.poll() is None, self.log
 
     def ask(self, path: str, body: dict[str, Any]) -> Any:

@@ -116,8 +116,8 @@ def _try(
         stops.let_go()
         come_back(up)
         published = _published_at(registry, len(steps))
-        eventually(lambda: all(run["end_time"] for run in up.merges()), within_s=400, what="every run in a final state")
-        eventually(lambda: not up.active_slots(), within_s=120, what="every slot given back")
+        eventually(lambda: all(run["end_time"] for run in up.merges()), within_s=900, what="every run in a final state")
+        eventually(lambda: not up.active_slots(), within_s=300, what="every slot given back")
         states = Counter(str(run["state_name"]) for run in up.merges())
         match victim:
             case "flow" | "flow and worker":
@@ -131,7 +131,7 @@ def _try(
                 assert set(states) <= {"Crashed", "Completed"}
             case _:
                 assert states == {"Completed": len(steps)}
-        eventually(lambda: len(receiver.requests) >= states["Crashed"], within_s=120, what="the alerts")
+        eventually(lambda: len(receiver.requests) >= states["Crashed"], within_s=300, what="the alerts")
         alerts = Counter((body["alert"], body["resource"]) for _, _, body in receiver.requests)
         assert set(alerts.values()) <= {1}
         assert {alert for alert, _ in alerts} <= {"crashed"}

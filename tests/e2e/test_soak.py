@@ -44,7 +44,7 @@ def test_every_version_becomes_one_release(tmp_path: Path, tell: Callable[[str],
         )
         assert resolve(registry, "tiny").name.startswith(f"step-{VERSIONS}_")
         eventually(lambda: all(run["end_time"] for run in up.merges()), within_s=300, what="every run at its end")
-        eventually(lambda: not up.active_slots(), within_s=120, what="every slot given back")
+        eventually(lambda: not up.active_slots(), within_s=300, what="every slot given back")
         runs = up.merges()
         measured = latencies(training, runs)
         for line in (
