@@ -5,7 +5,6 @@ Seven versions are published at once, and each of the seven steps stops one of t
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -50,11 +49,11 @@ VICTIMS: dict[str, Callable[[Up], None]] = {
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_killed_in_each_step(victim: str, tmp_path: Path) -> None:
-    _try(victim, VICTIMS[victim], tmp_path)
+def test_killed_in_each_step(victim: str, tmp_path: Path, tell: Callable[[str], None]) -> None:
+    tell(_try(victim, VICTIMS[victim], tmp_path))
 
 
-def test_the_server_is_away_for_longer_than_a_run_may_be_silent(tmp_path: Path) -> None:
+def test_the_server_is_away_for_longer_than_a_run_may_be_silent(tmp_path: Path, tell: Callable[[str], None]) -> None:
     def kill(up: Up) -> None:
         up.process.send_signal(signal.SIGSTOP)  # so that it starts no other
         os.kill(up.children()["server"], signal.SIGKILL)
@@ -63,11 +62,11 @@ def test_the_server_is_away_for_longer_than_a_run_may_be_silent(tmp_path: Path) 
         time.sleep(SERVER_AWAY_S)
         up.process.send_signal(signal.SIGCONT)
 
-    _try("server, for two minutes", kill, tmp_path, come_back)
+    tell(_try("server, for two minutes", kill, tmp_path, come_back))
 
 
 @pytest.mark.skipif(not has_postgresql(), reason="needs PostgreSQL")
-def test_the_database_is_killed_in_each_step(tmp_path: Path) -> None:
+def test_the_database_is_killed_in_each_step(tmp_path: Path, tell: Callable[[str], None]) -> None:
     with database() as held:
 
         def kill(_: Up) -> None:
@@ -77,7 +76,8 @@ def test_the_database_is_killed_in_each_step(tmp_path: Path) -> None:
             time.sleep(DATABASE_AWAY_S)
             held.start()
 
-        _try("database", kill, tmp_path, come_back, {"PREFECT_SERVER_DATABASE_CONNECTION_URL": held.url})
+        environment = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": held.url}
+        tell(_try("database", kill, tmp_path, come_back, environment))
 
 
 def _try(
@@ -86,7 +86,8 @@ def _try(
     directory: Path,
     come_back: Callable[[Up], None] = lambda _: None,
     environment: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+) -> str:
+    """The row of the table."""
     training, registry, stops = Training(directory / "run"), directory / "registry", Stops(directory / "stops")
     stops.ask_for(*STEPS)
     steps = range(1, len(STEPS) + 1)
@@ -141,7 +142,8 @@ def _try(
         assert resolve(registry, NAME).name.startswith(f"step-{steps[-1]}_")
         assert reader.problems == []
         assert not list((registry / NAME / ".staging").iterdir())
-    _report(victim, {name: published[step_of[process]] - killed_at for name, process in stopped.items()}, states)
+    seconds = {name: published[step_of[process]] - killed_at for name, process in stopped.items()}
+    return _row(victim, seconds, states)
 
 
 def _steps_by_process(up: Up) -> dict[int, int]:
@@ -168,8 +170,7 @@ def _published_at(registry: Path, count: int) -> dict[int, float]:
     return seen
 
 
-def _report(victim: str, seconds: dict[str, float], states: Counter[str]) -> None:
-    line = {"killed": victim, "seconds_to_publication": seconds, "states": states}
-    if place := os.environ.get("CKPT_KILLS_REPORT"):
-        with Path(place).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+def _row(victim: str, seconds: Mapping[str, float], states: Mapping[str, int]) -> str:
+    """A row of the table in docs/reliability.md."""
+    ended = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    return f"| {' | '.join([victim, *(f'{seconds[step]:.0f} s' for step in STEPS), ended])} |"
