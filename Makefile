@@ -63,11 +63,11 @@ test-newest: .venv-newest/dev.stamp
 	.venv-newest/bin/$(FAST_SUITE)
 endif
 
-e2e: $(VENV)/dev.stamp ## pipelines with a real server, worker and events: half an hour; CKPT_SOAK_VERSIONS=50
+e2e: $(VENV)/dev.stamp ## pipelines with a real server, worker and events: 40 minutes; CKPT_SOAK_VERSIONS=50
 	$(VENV)/bin/pytest -m e2e tests/e2e
 
-e2e-short: $(VENV)/dev.stamp ## … its short part: one pipeline, some minutes
-	$(VENV)/bin/pytest -m "e2e and not soak" tests/e2e
+e2e-short: $(VENV)/dev.stamp ## … its short part: one pipeline from end to end, with a kill
+	$(VENV)/bin/pytest -m "e2e and not soak and not kills" tests/e2e
 
 test-fanout: $(VENV)/dev.stamp ## merges on Dask clusters whose processes are killed: some minutes, as root all of it
 	$(VENV)/bin/pytest -m fanout

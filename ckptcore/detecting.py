@@ -42,9 +42,9 @@ class InspectedVersion:
 def list_versions(source: str | Path, component: str | None = None) -> tuple[Version, ...]:
     """Every version of the source by its names, the newest first, whole or not; empty where there is none.
 
-    ``component`` defaults to ``model_state`` where any step has it, else to the only one there. Raises
-    :class:`VersionNotFound` where the source is missing or leaves a choice, and :class:`StorageError` where it
-    cannot be read.
+    ``component`` defaults to ``model_state`` where any step has it, else to the files in no component, else to
+    ``dist_ckpt``. Raises :class:`VersionNotFound` where the source is missing or leaves a choice, and
+    :class:`StorageError` where it cannot be read.
     """
     return _Source(source, component).survey().versions
 

@@ -71,6 +71,10 @@ class NotEnoughSpace(CheckpointError, OSError):
     """The disk cannot hold the output."""
 
 
+class Superseded(CheckpointError, RuntimeError):
+    """A newer version is whole, and the pipeline stops the merge of an older one for it."""
+
+
 class StorageError(CheckpointError, OSError):
     """The file system refused an operation (permission, I/O error, vanished directory)."""
 

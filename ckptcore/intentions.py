@@ -34,6 +34,8 @@ def intentions(pipeline: Pipeline) -> Iterator[str]:
     for flow, when in pipeline.schedule:
         if when is not None:
             yield f"run {flow.replace('_', '-')} {_spoken(when)}"
+    if pipeline.limits.superseded == "stop":
+        yield "stop a merge when a newer version is whole, but let every third one finish"
     if pipeline.retention.rules():
         yield f"keep of the releases: {', '.join(map(str, pipeline.retention.rules()))}"
     if pipeline.stall is not None:

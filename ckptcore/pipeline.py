@@ -183,6 +183,10 @@ class LimitSettings(_Section):
 
     merges: Positive = Field(default=2, description="Merges at a time on one worker.")
     queued: Positive = Field(default=4, description="Runs that reconcile lets wait or run at a time.")
+    superseded: Literal["finish", "stop"] = Field(
+        default="finish",
+        description="What a merge does when a newer version is whole; every third one finishes in any case.",
+    )
 
 
 class RunnerSettings(_Section):

@@ -22,6 +22,7 @@ from ckptcore.errors import (
     ReleaseNotFound,
     SmokeFailed,
     SourceChanged,
+    Superseded,
 )
 from ckptcore.gates import pass_gate, require_ready
 from ckptcore.leasing import lease
@@ -160,7 +161,7 @@ def _held(shelf: Shelf, release: str) -> Iterator[tuple[Staged, bool]]:
             return
         try:
             yield replace(published, path=str(path), already_published=False), not is_release(path)
-        except (SourceChanged, NotEnoughSpace):
+        except (SourceChanged, NotEnoughSpace, Superseded):
             # Of no use to a later run, or in the way of everybody; anything else is gone on with.
             drop(path)
             raise

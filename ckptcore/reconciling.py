@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ckptcore.detecting import list_versions
 from ckptcore.registry import Shelf, history_of, releases_on, shelf_of
+from ckptcore.rules.fingerprint import Fingerprint
 from ckptcore.rules.layout import metadata_name
 from ckptcore.rules.pipeline import version_key
 from ckptcore.rules.reconciling import Made, ever_published
@@ -23,40 +24,56 @@ from ckptcore.verifying import verify_listed
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """A version without a release, its state, the digest of all files of its id, and the key of publishing it."""
+    """A version without a release, its state, the digest of all files of its id, and the key of publishing it.
+
+    ``written_at`` is when the youngest of them was written, in seconds since 1970 by the file system's clock.
+    """
 
     version: Version
     state: VersionState
     fingerprint: str
     key: str
+    written_at: float
 
 
 def outstanding(
-    source: str, component: str | None, registry: str | os.PathLike[str], name: str
+    source: str, component: str | None, registry: str | os.PathLike[str], name: str, *, only_newer: bool = False
 ) -> Iterator[Outstanding]:
     """Every version of the source that no release of ``name`` was made from, the oldest first; verified one by one, as
-    they are asked for. Raises as :func:`ckptcore.list_versions` does."""
+    they are asked for. With ``only_newer`` those that are newer than each that was published, the newest first.
+    Raises as :func:`ckptcore.list_versions` does."""
     shelf = shelf_of(registry, name)
     published = _published(shelf)
     directories = Directories()
-    for version in reversed(list_versions(source, component)):
-        digest = fingerprint_of(version, directories)
+    newest_first = list_versions(source, component)
+    for version in newest_first if only_newer else reversed(newest_first):
+        files = _files_of(version, directories)
+        digest = files.digest
         if (version.step, version.unique_id, digest) in published:
+            if only_newer:
+                return
             continue
         verified = verify_listed(version, directories)
         # Rank files that the metadata does not name are no part of a version, which only the metadata shows.
         read = digest if verified.located is None else verified.located.fingerprint.digest
         if (version.step, version.unique_id, read) in published:
+            if only_newer:
+                return
             continue
         key = version_key(name, version.directory, version.unique_id, digest)
-        yield Outstanding(version, verified.report.state, digest, key)
+        written_at = max((stamp.mtime_ns / 1e9 for stamp in files.files), default=0.0)
+        yield Outstanding(version, verified.report.state, digest, key, written_at)
 
 
 def fingerprint_of(version: Version, directories: Directories) -> str:
     """The digest over name, size and time of every file of the version's id."""
+    return _files_of(version, directories).digest
+
+
+def _files_of(version: Version, directories: Directories) -> Fingerprint:
     listing = directories.listing(version.directory)
     names = () if listing is None else listing.rank_files.get(version.unique_id, ())
-    return fingerprint(version.directory, [*names, metadata_name(version.unique_id)]).digest
+    return fingerprint(version.directory, [*names, metadata_name(version.unique_id)])
 
 
 def _published(shelf: Shelf) -> frozenset[Made]:

@@ -14,16 +14,16 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 
 from ckptcore.events import DAMAGED, WRITTEN
 from ckptcore.pipeline import Alert, Pipeline, SourceSettings
-from ckptcore.rules.pipeline import glob_of, pipeline_tag, version_parameters
+from ckptcore.rules.pipeline import pipeline_tag, version_parameters, version_patterns
 from ckptcore.rules.retention import parse_age
 from flows.parameters import PATIENCE_SECONDS
-from tasks.ending import NOT_PASSED, NOT_YET, REFUSED
+from tasks.ending import NOT_PASSED, NOT_YET, REFUSED, SUPERSEDED
 
 HEARTBEAT_SECONDS = 30
 _SILENCE = timedelta(seconds=90)
 """Three heartbeats: then nobody is left who could say how the run ended."""
 _FLOW_RUNS = "prefect.flow-run."
-_ENDS = ("Completed", "Failed", "Crashed", "Cancelled", REFUSED, NOT_YET, NOT_PASSED)
+_ENDS = ("Completed", "Failed", "Crashed", "Cancelled", REFUSED, NOT_YET, NOT_PASSED, SUPERSEDED)
 
 
 def name_prefix(pipeline: str) -> str:
@@ -43,7 +43,7 @@ def automations_of(
             name=f"{prefix}publish {name}",
             description=f"A version that is written in {source.path} is published as {name}.",
             trigger=_written(source),
-            actions=[_publish(deployments[name])],
+            actions=[_publish(deployments[name], pipeline)],
         )
         if pipeline.stall is not None and targets["stalled"]:
             yield AutomationCore(
@@ -105,27 +105,22 @@ def _silent_runs_crash(pipeline: Pipeline) -> AutomationCore:
 
 
 def _match(source: SourceSettings) -> dict[str, str | list[str]]:
-    """Events of versions below the source."""
-    root = os.path.realpath(source.path)
-    pattern = f"ckpt.version.{glob_of(root)}/*"
-    matched: dict[str, str | list[str]] = {"prefect.resource.id": pattern}
-    if source.component is not None:
-        matched["ckpt.component"] = source.component
-    return matched
+    """Events of the versions that the source takes."""
+    return {"prefect.resource.id": version_patterns(os.path.realpath(source.path), source.component)}
 
 
 def _written(source: SourceSettings) -> EventTrigger:
     return EventTrigger(expect={WRITTEN}, match=_match(source), posture=Posture.Reactive, threshold=1)
 
 
-def _publish(deployment_id: UUID) -> RunDeployment:
+def _publish(deployment_id: UUID, pipeline: Pipeline) -> RunDeployment:
     # A template of one expression keeps the type of its value.
     return RunDeployment(
         source="selected",
         deployment_id=deployment_id,
         job_variables=None,
         parameters=version_parameters("{{ event.payload.path }}", "{{ event.payload.unique_id }}")
-        | {"patience_seconds": PATIENCE_SECONDS},
+        | {"patience_seconds": PATIENCE_SECONDS, "superseded": pipeline.limits.superseded},
     )
 
 
@@ -133,20 +128,45 @@ def _own_runs(pipeline: Pipeline) -> dict[str, str | list[str]]:
     return {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pipeline_tag(pipeline.name)}"}
 
 
+_WHAT = {
+    # The description is ours, and ends with the digest of the automation.
+    "stalled": "automation.description.rpartition(' [')[0]",
+    "damaged": "event.payload.issues | join('; ')",
+}
+_ABOUT = {"stalled": "automation.name.partition(': stalled ')[2]"}
+_WHERE = {"damaged": "event.payload.path"}
+_RUN_WHAT, _RUN_WHERE = "event.payload.validated_state.message", "flow_run | ui_url or event.resource.id"
+
+
 def alert_body(alert: Alert, pipeline: Pipeline) -> str:
     """What a webhook gets, as a template that the server fills in: JSON with what, whose, and about which event."""
+    parts: dict[str, str] = {"about": _about(alert), "what": _what(alert)}
+    if alert != "stalled":  # that nothing happened is no event, and its place is in the sentence
+        parts |= {"where": _where(alert), "event": "event.event", "occurred": "event.occurred | string"}
+        parts |= {"resource": "event.resource.id", "payload": "event.payload"}
+    if alert not in ("stalled", "damaged"):
+        # A run has no version in its name before it has looked.
+        parts |= {"path": "flow_run.parameters.get('directory')", "unique_id": "flow_run.parameters.get('unique_id')"}
     head = json.dumps({"alert": alert, "pipeline": pipeline.name})
-    if alert == "stalled":
-        return head  # that nothing happened is no event
-    return (
-        f'{head[:-1]}, "event": {{{{ event.event | tojson }}}}, "occurred": "{{{{ event.occurred }}}}", '
-        '"resource": {{ event.resource.id | tojson }}, "payload": {{ event.payload | tojson }}}'
-    )
+    filled = "".join(f', "{key}": {{{{ ({value}) | tojson }}}}' for key, value in parts.items())
+    return f"{head[:-1]}{filled}}}"
 
 
 def alert_text(alert: Alert, pipeline: Pipeline) -> tuple[str, str]:
     """Subject and body of a notification, as templates that the server fills in."""
-    subject = f"{pipeline.name}: {alert}"
+    subject = f"{pipeline.name}: {alert}: {{{{ {_about(alert)} }}}}"
     if alert == "stalled":
-        return subject, f"No version was written for {pipeline.stall}."
-    return subject, "{{ event.resource.name }}: {{ event.event }} at {{ event.occurred }}"
+        return subject, f"{{{{ {_what(alert)} }}}}"
+    return subject, f"{{{{ {_what(alert)} }}}}\nSee {{{{ {_where(alert)} }}}}, {{{{ event.occurred }}}}"
+
+
+def _about(alert: Alert) -> str:
+    return _ABOUT.get(alert, "event.resource.name")
+
+
+def _what(alert: Alert) -> str:
+    return _WHAT.get(alert, _RUN_WHAT)
+
+
+def _where(alert: Alert) -> str:
+    return _WHERE.get(alert, _RUN_WHERE)

@@ -41,6 +41,13 @@ from flows.names import ENTRYPOINTS, MERGE
 
 _DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
 _PAGE = 200
+_RUN_ENVIRONMENT = {
+    "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
+    # 2 + 4 + … + 128 s: a server that is started again, or whose database is, costs a run a wait.
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
+    # What the server answers while its database cannot be reached; every step may be done twice.
+    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
+}
 _T = TypeVar("_T")
 MERGES_QUEUE = "merges"
 """Comes before everything else in the pool: what looks after merges must not keep them waiting."""
@@ -101,7 +108,7 @@ def _apply(
         # Without a command of its own a process worker first copies the whole working directory, in a second process.
         "command": "python -m prefect.engine",
         "working_dir": working_directory,
-        "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)},
+        "env": _RUN_ENVIRONMENT,
     }
     place = (wanted.pool or pipeline.work_pool, MERGES_QUEUE if wanted.flow == MERGE else None)
     parts = [dict(wanted.parameters), wanted.when, place, job_variables, ENTRYPOINTS[wanted.flow]]

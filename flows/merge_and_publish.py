@@ -7,13 +7,14 @@ What each step does is ``ckptcore``'s, how it shows in Prefect is ``tasks``'s. T
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
 from ckptcore.devices import DeviceHost
-from ckptcore.errors import CheckpointError, VersionIncomplete
+from ckptcore.errors import CheckpointError, Superseded, VersionIncomplete
 from ckptcore.expecting import read_expectations
 from ckptcore.gates import require_ready
 from ckptcore.pipeline import CheckSettings, RunnerSettings, SourceChoice
@@ -26,13 +27,14 @@ from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.versions import Version
 from ckptcore.storage.local import Directories
 from tasks.detect import detect
-from tasks.ending import ended_by, too_early
+from tasks.ending import ended_by, superseded_by, too_early
 from tasks.exclusively import alone_with
 from tasks.gate import gate
 from tasks.gate_elsewhere import gate_elsewhere
 from tasks.merge import merge
 from tasks.plan import plan
 from tasks.publish import publish
+from tasks.superseding import turn_of
 from tasks.validate import validate
 from tasks.verify import verify
 
@@ -52,6 +54,7 @@ def merge_and_publish(
     gpu_devices: DeviceIndexes | None = None,
     only_forward: bool = False,
     patience_seconds: Seconds = 0.0,
+    superseded: Literal["finish", "stop"] = "finish",
 ) -> Published:
     """Publish a version of a training run as a release of a name. Where that release stands already, nothing is done.
 
@@ -71,6 +74,7 @@ def merge_and_publish(
         gpu_devices: How many GPUs this host has, or which; if not given, what NVML finds.
         only_forward: Leave the alias where it names a later version of the same run.
         patience_seconds: How long to wait for a version that is not whole yet; then the run ends well, as `NotYet`.
+        superseded: Whether to stop, as `Superseded`, where the source holds a newer version that is whole.
     """
     try:
         layout = source.layout()
@@ -80,18 +84,26 @@ def merge_and_publish(
         expectations = read_expectations(None if source.expectations is None else Path(source.expectations))
         version = detect(directory or source.path, source.component, step, unique_id, patience_seconds)
         _name_this_run(name, version)
+        require_turn = turn_of(version, source.path, registry, name, superseded)
         with alone_with(version, name):
+            require_turn()
             verify(version, checks.deep)
             planned = plan(version, source.selection, source.max_shard_bytes, layout)
-            staged = merge(planned, registry, name, source.attach, runner)
+            require_turn()
+            staged = merge(planned, registry, name, source.attach, runner, require_turn)
             if not staged.already_published:
+                require_turn(staged)
                 validate(staged, expectations)
+                require_turn(staged)
             passed: tuple[GateReport, ...] = ()
             if elsewhere and gates_deployment is not None:
                 passed += gate_elsewhere(staged, checks, gates_deployment, source.selection, alias)
             if here:
                 passed += gate(staged, here, alias, gpu_devices)
             return publish(staged, alias, only_forward=only_forward).after(passed)
+    except Superseded as newer:
+        stopped: Published = superseded_by(newer)
+        return stopped
     except VersionIncomplete as refusal:
         if patience_seconds:
             waiting: Published = too_early(refusal)

@@ -27,7 +27,7 @@ from ckptcore.storage.refusals import reported
 from flows.configuring import be_quiet, configured_url
 from flows.processes import is_healthy
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 """A first start makes a database, on a busy machine."""
 _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 0.5
@@ -42,7 +42,11 @@ SERVER = {
     # SQLite has one writer; on a busy machine it is waited for rather than an event lost.
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
 }
-_WORKER = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
+_WORKER = {
+    "PREFECT_WORKER_QUERY_SECONDS": "1",
+    # What the server answers while its database cannot be reached. A worker that gives up ends the runs that it has.
+    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
+}
 
 Tell = Callable[[str], None]
 

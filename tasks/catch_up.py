@@ -14,7 +14,6 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
-    FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
@@ -26,16 +25,18 @@ from ckptcore.events import damaged_event, send
 from ckptcore.pipeline import Pipeline, SourceSettings
 from ckptcore.reconciling import Outstanding, outstanding
 from ckptcore.rules.pipeline import MERGE_LIMITS, version_parameters, version_tag
-from ckptcore.rules.reconciling import Attempt, Outcome, next_attempt
+from ckptcore.rules.reconciling import is_given_up, next_attempt
 from ckptcore.rules.versions import StateKind
 from tasks.artifacts import Row, artifact_key, show_table
-from tasks.ending import REFUSED
+from tasks.attempts import attempts_of
 from tasks.lifecycle_task import lifecycle_task
 
 _UNDERWAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 _LIMITS_A_PAGE = 200
 START_SECONDS = 120.0
 """How long a worker may take to start a run that it took."""
+EVENT_SECONDS = 60.0
+"""What is younger is left to its event, which is on its way: two runs would be refused, and told of, for one fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,9 @@ class CaughtUp:
 def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> CaughtUp:
     """Start runs of the deployment for what the source holds and no release was made from.
 
-    As many runs wait or work at a time as the pipeline allows; the rest waits for the next call. A version that was
-    refused is left alone, one that broke is tried again, later each time.
+    As many runs wait or work at a time as the pipeline allows; the rest waits for the next call, and so does what was
+    written just now. A version that was refused is left alone, one that broke is tried again, later each time. Where
+    the pipeline stops what is superseded, the newest that is whole and not given up is the only one.
     """
     name, logger = pipeline.name_of(source), get_run_logger()
     started, held_back, incomplete, damaged = list[str](), list[str](), list[str](), list[str]()
@@ -62,7 +64,8 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
         _bury_forgotten(client, deployment_id)
         underway = _underway(client, deployment_id)
         room = pipeline.limits.queued - len(underway)
-        for found in outstanding(source.path, source.component, pipeline.registry, name):
+        only_newest = pipeline.limits.superseded == "stop"
+        for found in outstanding(source.path, source.component, pipeline.registry, name, only_newer=only_newest):
             label = found.version.label
             match found.state.kind:
                 case StateKind.INCOMPLETE:
@@ -71,15 +74,18 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     damaged.append(label)
                     _tell_damaged(found)
                 case StateKind.COMPLETE:
-                    attempt = None
-                    if room > 0 and (found.version.directory, found.version.unique_id) not in underway:
-                        attempt = next_attempt(_attempts(client, found.key), time.time())
+                    attempt, tried = None, attempts_of(client, found.key)
+                    is_new = 0 <= time.time() - found.written_at < EVENT_SECONDS and not tried
+                    if room > 0 and not is_new and (found.version.directory, found.version.unique_id) not in underway:
+                        attempt = next_attempt(tried, time.time())
                     if attempt is None:
                         held_back.append(label)
-                        continue
-                    _start(client, deployment_id, found, attempt)
-                    started.append(label)
-                    room -= 1
+                    else:
+                        _start(client, deployment_id, found, attempt, pipeline)
+                        started.append(label)
+                        room -= 1
+                    if only_newest and not is_given_up(tried):
+                        break
             if room <= 0:
                 break  # the oldest come first: what is newer can wait to be looked at
     caught_up = CaughtUp(tuple(started), tuple(held_back), tuple(incomplete), tuple(damaged))
@@ -109,26 +115,14 @@ def _runs(client: SyncPrefectClient, deployment_id: UUID, states: list[StateType
     )
 
 
-def _attempts(client: SyncPrefectClient, key: str) -> list[Attempt]:
-    tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[version_tag(key)]))
-    return [_attempt(run) for run in client.read_flow_runs(flow_run_filter=tagged)]
-
-
-def _attempt(run: FlowRun) -> Attempt:
-    state = run.state
-    if state is None or not state.is_final():
-        return Attempt(Outcome.UNDERWAY)
-    ended_at = state.timestamp.timestamp()
-    if state.is_cancelled() or state.name == REFUSED:
-        return Attempt(Outcome.REFUSED, ended_at)
-    return Attempt(Outcome.DONE if state.is_completed() else Outcome.BROKEN, ended_at)
-
-
-def _start(client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, attempt: int) -> None:
+def _start(
+    client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, attempt: int, pipeline: Pipeline
+) -> None:
     version = found.version
     client.create_flow_run_from_deployment(
         deployment_id,
-        parameters=version_parameters(version.directory, version.unique_id),
+        parameters=version_parameters(version.directory, version.unique_id)
+        | {"superseded": pipeline.limits.superseded},
         tags=[version_tag(found.key)],
         name=version.label,
         # Two reconciles at once, or one that is tried again, start one run.

@@ -1,4 +1,4 @@
-"""How a run of the lifecycle ends that did not publish: refused for good, or too early.
+"""How a run of the lifecycle ends that did not publish: refused for good, too early, or stopped for a newer version.
 
 The state's name says which, so that whoever is alerted and whoever tries again can tell it from a fault.
 """
@@ -15,6 +15,7 @@ from tasks.retrying import is_final
 REFUSED = "Refused"
 NOT_YET = "NotYet"
 NOT_PASSED = "NotPassed"
+SUPERSEDED = "Superseded"
 
 
 def ended_by(refusal: CheckpointError) -> Any:
@@ -41,3 +42,11 @@ def too_early(refusal: CheckpointError) -> Any:
     A flow returns it in the place of its value, and who calls the flow gets None.
     """
     return Completed(name=NOT_YET, message=f"{refusal}\nreconcile publishes it when it is whole")
+
+
+def superseded_by(newer: CheckpointError) -> Any:
+    """The state of a run that stopped for a newer version: nothing is wrong, and nothing comes back to it.
+
+    A flow returns it in the place of its value, and who calls the flow gets None.
+    """
+    return Completed(name=SUPERSEDED, message=str(newer))

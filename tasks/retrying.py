@@ -15,6 +15,7 @@ from ckptcore.errors import (
     RunnerUnavailable,
     SourceChanged,
     StorageError,
+    Superseded,
     VersionIncomplete,
     WorkerUnfit,
 )
@@ -30,6 +31,7 @@ _PASSING = (
     RunnerUnavailable,
     SourceChanged,
     StorageError,
+    Superseded,
     VersionIncomplete,
     WorkerUnfit,
 )

@@ -21,6 +21,14 @@ def says_yes(path: str) -> bool:
     return True
 
 
+def refuses_gated(path: str) -> bool:
+    """Refuses the releases of one name."""
+    if Path(path).parents[1].name == "gated":
+        print("perplexity is 1e9")
+        return False
+    return True
+
+
 def says_no(path: str) -> bool:
     print("perplexity is 1e9")
     return False

@@ -68,7 +68,7 @@ gpu_devices: 4
 schedule: {reconcile: null, post_training: 0 6 * * *, prune: 1d, audit: 2w}
 stall: 2h
 watch: {every: 1s, slowest: 30s, settle: 2}
-limits: {merges: 1, queued: 9}
+limits: {merges: 1, queued: 9, superseded: stop}
 runner: {dask: "tcp://scheduler:8786"}
 retention: {last: 5, every: 1000, newer_than: 7d}
 notifications:
@@ -99,6 +99,7 @@ notifications:
         "at '0 6 * * *'",
         "team of: stalled",
         "in the work pool big, for which a worker must run; the GPUs of a host: 0, 1, 2, 3",
+        "but let every third one finish",
     ):
         assert expected in said
     assert "reconcile" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,12 @@ pytestmark = pytest.mark.prefect_server
 
 TIMES = (datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1))
 SAVED = SavedCheckpoint().tensor("w", np.arange(48, dtype=np.float32).reshape(8, 6), grid=(2, 1))
+
+
+@pytest.fixture(autouse=True)
+def no_event_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reconcile need not wait for the events of versions that were written just now."""
+    monkeypatch.setattr("tasks.catch_up.EVENT_SECONDS", 0.0)
 
 
 def pipeline_in(directory: Path, name: str, **settings: Any) -> Pipeline:
@@ -138,6 +145,19 @@ def test_reconcile_starts_the_oldest_first_as_far_as_there_is_room(server: str, 
     caught_up = reconcile(pipeline)["back"]
     # The first has its release now, and what was refused would be refused again.
     assert (caught_up.started, caught_up.held_back) == (("version 0 of step 3",), ("version 0 of step 2",))
+
+
+def test_what_was_written_just_now_is_left_to_its_event(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.catch_up.EVENT_SECONDS", 3600.0)
+    pipeline = pipeline_in(tmp_path, "young")
+    deploy(pipeline, str(tmp_path))
+    for path in (tmp_path / "run" / "checkpoint-1").rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    caught_up = reconcile(pipeline)["young"]
+    assert caught_up.started == ("version 0 of step 1",)
+    assert caught_up.held_back == ("version 0 of step 2", "version 0 of step 3")
 
 
 def test_what_broke_is_tried_again_later(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ class TestRuns:
     def test_a_choice_of_components_is_asked_for(self, tmp_path: Path) -> None:
         run = write_trainer_run(tmp_path, {5: TWO_RANKS}, component="optimizer_state")
         write_trainer_run(run, {5: TWO_RANKS}, component="master_weight")
-        with pytest.raises(VersionNotFound, match="name one; there: optimizer_state, master_weight"):
+        with pytest.raises(VersionNotFound, match="name a component; there: optimizer_state, master_weight"):
             list_versions(run)
         assert newest_complete(run, component="master_weight").component == "master_weight"
 

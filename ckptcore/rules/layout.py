@@ -21,6 +21,9 @@ COMPONENTS = ("model_state", "optimizer_state", "master_weight", "ema_state", "d
 
 DEFAULT_COMPONENT = "model_state"
 
+NAMED_COMPONENTS = frozenset({"optimizer_state", "master_weight", "ema_state"})
+"""What a trainer may write before the weights, or beside them: never taken unless it is asked for by name."""
+
 CHECKPOINT_DONE = ".checkpoint_done"
 """The mark that some modes of PaddleFormers leave in a finished step."""
 

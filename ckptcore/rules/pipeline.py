@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 
+from ckptcore.rules.layout import COMPONENTS, NAMED_COMPONENTS
 from ckptcore.rules.retention import parse_age
 
 MERGE_LIMITS = "merge:"
@@ -58,6 +59,23 @@ def pipeline_tag(name: str) -> str:
 def glob_of(path: str) -> str:
     """A pattern of Prefect's resource matching that stands for ``path`` alone."""
     return re.sub(r"([\[*?])", r"[\1]", path)
+
+
+def version_patterns(root: str, component: str | None) -> list[str]:
+    """Patterns of the resources of the versions of a source that a pipeline takes; ``root`` is its path, links
+    resolved.
+
+    For the source of ``component``, or, where none is named, of all that ``rules.versions.choose_component`` may choose
+    unasked. A star goes over slashes, so that each pattern ends as a version's directory does, and its id follows.
+    """
+    base, own = f"ckpt.version.{glob_of(root)}", root.rpartition("/")[2]
+    names = [component] if component else [name for name in COMPONENTS if name not in NAMED_COMPONENTS]
+    patterns = [f"{base}/{place}{name}/[0-9]*" for name in names for place in ("", "checkpoint-*[0-9]/")]
+    if component is None:
+        patterns.append(f"{base}/checkpoint-*[0-9]/[0-9]*")
+    if component in (None, own):
+        patterns.append(f"{base}/[0-9]*")
+    return patterns
 
 
 def parse_interval(text: str) -> float | None:

@@ -52,6 +52,23 @@ def next_attempt(attempts: Sequence[Attempt], now: float) -> int | None:
     return len(attempts) + 1
 
 
+MOST_STOPS = 2
+"""After so many runs that stopped for a newer version without a publication in between, the next goes on to its end:
+of a trainer that writes faster than a merge takes, every third version at least is published."""
+
+
+def is_given_up(attempts: Sequence[Attempt]) -> bool:
+    """Whether the version will not be published, by what was tried: nothing is under way, and nothing will be."""
+    if any(attempt.outcome is Outcome.UNDERWAY for attempt in attempts):
+        return False
+    return len(attempts) >= MOST_ATTEMPTS or any(attempt.outcome is Outcome.REFUSED for attempt in attempts)
+
+
+def last_publication(history: Iterable[Act]) -> str | None:
+    """When the name was last published."""
+    return max((act.at for act in history if act.act == "publish"), default=None)
+
+
 Made = tuple[int | None, int, str]
 """What a release was made from: step, unique_id, and the fingerprint of the files."""
 

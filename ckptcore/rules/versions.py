@@ -20,6 +20,7 @@ from ckptcore.rules.layout import (
     CHECKPOINT_DONE,
     COMPONENTS,
     DEFAULT_COMPONENT,
+    NAMED_COMPONENTS,
     parse_metadata_lock_name,
     parse_metadata_name,
     parse_rank_file_name,
@@ -207,8 +208,9 @@ def newest_first(versions: Iterable[Version]) -> tuple[Version, ...]:
 def choose_component(available: Collection[str | None], wanted: str | None, where: str) -> str | None:
     """The component to read, out of those that exist; None is the files that lie in no component directory.
 
-    ``wanted`` if given, else ``model_state`` where it exists, else the only one. Raises :class:`VersionNotFound`
-    where that is none or leaves a choice.
+    ``wanted`` if given, else ``model_state`` where it exists, else the files that lie in no component, else
+    ``dist_ckpt``. Any other must be named, since a trainer may write it before the weights. Raises
+    :class:`VersionNotFound` where there is none of these. ``rules.pipeline.version_patterns`` says the same of events.
     """
     names = [component for component in COMPONENTS if component in available]
     there = f"there: {', '.join(names)}" if names else "there is no component directory"
@@ -220,9 +222,10 @@ def choose_component(available: Collection[str | None], wanted: str | None, wher
         return DEFAULT_COMPONENT
     if None in available or not names:
         return None
-    if len(names) > 1:
-        raise VersionNotFound(f"{where}: several components and no {DEFAULT_COMPONENT}: name one; {there}")
-    return names[0]
+    for name in names:
+        if name not in NAMED_COMPONENTS:
+            return name
+    raise VersionNotFound(f"{where}: no {DEFAULT_COMPONENT}: name a component; {there}")
 
 
 class StateKind(StrEnum):

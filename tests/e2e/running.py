@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +23,8 @@ from ckptcore.registry import history_of, shelf_of
 from tests.builders import SavedCheckpoint, write_trainer_run
 from tests.command import REPOSITORY
 
-START_SECONDS = 120.0
-_SCRIPT = "import sys; from ckptcore.cli import main; sys.argv[0] = 'ckpt'; main()"
+START_SECONDS = 300.0
+SCRIPT = "import sys; from ckptcore.cli import main; sys.argv[0] = 'ckpt'; main()"
 
 
 def free_port() -> int:
@@ -86,7 +86,9 @@ class Up:
         return (self.directory / "up.log").read_text()
 
     def wait_until_ready(self) -> None:
-        eventually(lambda: "ready after" in self.log or self.process.poll() is not None, within_s=120, what="ready")
+        eventually(
+            lambda: "ready after" in self.log or self.process.poll() is not None, within_s=START_SECONDS, what="ready"
+        )
         assert self.process.poll() is None, self.log
 
     def ask(self, path: str, body: dict[str, Any]) -> Any:
@@ -98,6 +100,29 @@ class Up:
     def runs(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.ask("/flow_runs/filter", {"sort": "START_TIME_ASC"})
         return found
+
+    def merges(self) -> list[dict[str, Any]]:
+        """The runs for one version each that have begun."""
+        return [run for run in self.runs() if run["parameters"].get("directory") and run["start_time"]]
+
+    def flows(self) -> dict[str, int]:
+        """The process of each flow run that works now, by the run's id, whoever its parent is by now."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0")
+                environment = (entry / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"prefect.engine" in command and f"PREFECT_API_URL={self.url}".encode() in environment:
+                [run] = [each for each in environment if each.startswith(b"PREFECT__FLOW_RUN_ID=")]
+                found[run.partition(b"=")[2].decode()] = int(entry.name)
+        return found
+
+    def active_slots(self) -> dict[str, int]:
+        """The limits that somebody holds slots of."""
+        limits = self.ask("/v2/concurrency_limits/filter", {"limit": 200})
+        return {limit["name"]: limit["active_slots"] for limit in limits if limit["active_slots"]}
 
     def children(self) -> dict[str, int]:
         """The process of each role."""
@@ -130,7 +155,9 @@ def published_steps(registry: Path, name: str) -> list[int]:
 
 
 @contextmanager
-def running(directory: Path, port: int | None = None, **settings: object) -> Iterator[Up]:
+def running(
+    directory: Path, port: int | None = None, environment: Mapping[str, str] | None = None, **settings: object
+) -> Iterator[Up]:
     """``ckpt up`` in ``directory``, on the run ``run``; ``settings`` are more of ckpt.yaml."""
     port = port or free_port()
     config: dict[str, object] = {
@@ -142,12 +169,13 @@ def running(directory: Path, port: int | None = None, **settings: object) -> Ite
         "watch": {"every": "1s", "settle": 2},
     }
     (directory / "ckpt.yaml").write_text(json.dumps(config | settings))
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    own = {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
     with (directory / "up.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _SCRIPT, "up"],
+            [sys.executable, "-c", SCRIPT, "up"],
             cwd=directory,
-            env=environment | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"},
+            env=inherited | own | dict(environment or {}),
             stdout=log,
             stderr=log,
         )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from ckptcore.rules.reconciling import MOST_ATTEMPTS, Attempt, Outcome, ever_published, next_attempt
+from ckptcore.rules.reconciling import (
+    MOST_ATTEMPTS,
+    Attempt,
+    Outcome,
+    ever_published,
+    is_given_up,
+    last_publication,
+    next_attempt,
+)
 from ckptcore.rules.release import Act
 
 BROKEN = Attempt(Outcome.BROKEN, 1000.0)
@@ -27,6 +35,28 @@ BROKEN = Attempt(Outcome.BROKEN, 1000.0)
 )
 def test_the_next_attempt(attempts: list[Attempt], now: float, expected: int | None) -> None:
     assert next_attempt(attempts, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected"),
+    [
+        ([], False),
+        ([BROKEN], False),
+        ([BROKEN] * MOST_ATTEMPTS, True),
+        ([BROKEN, Attempt(Outcome.REFUSED, 0.0)], True),
+        ([Attempt(Outcome.REFUSED, 0.0), Attempt(Outcome.UNDERWAY)], False),  # by hand, again
+        ([Attempt(Outcome.DONE, 0.0)], False),
+    ],
+)
+def test_what_is_given_up(attempts: list[Attempt], expected: bool) -> None:
+    assert is_given_up(attempts) is expected
+
+
+def test_the_last_publication() -> None:
+    name = "step-1_id-0_0123456789ab"
+    acts = [Act("2026-01-02T00:00:00Z", "publish", name), Act("2026-01-03T00:00:00Z", "promote", name)]
+    assert last_publication(acts) == "2026-01-02T00:00:00Z"
+    assert last_publication([]) is None
 
 
 def test_what_was_published_stays_so_when_it_is_pruned() -> None:

@@ -73,7 +73,9 @@ def test_newest_is_the_highest_step_then_the_highest_id() -> None:
     [
         (["model_state", "optimizer_state"], None, "model_state"),
         (["model_state", "optimizer_state"], "optimizer_state", "optimizer_state"),
-        (["ema_state"], None, "ema_state"),
+        (["ema_state"], "ema_state", "ema_state"),
+        (["dist_ckpt"], None, "dist_ckpt"),
+        (["optimizer_state", "dist_ckpt"], None, "dist_ckpt"),
         ([None], None, None),
         ([None, "optimizer_state"], None, None),
         ([None, "model_state"], None, "model_state"),
@@ -88,6 +90,7 @@ def test_the_component(available: list[str | None], wanted: str | None, chosen: 
     ("available", "wanted", "message"),
     [
         (["optimizer_state", "master_weight"], None, "optimizer_state, master_weight"),
+        (["optimizer_state"], None, "name a component; there: optimizer_state"),  # the weights may be yet to come
         (["model_state"], "ema_state", "no component 'ema_state'; there: model_state"),
         ([None], "model_state", "there is no component directory"),
         (["model_state"], "../model_state", "no component '../model_state'"),
