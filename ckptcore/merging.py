@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ckptcore.collector import collector_paused
 from ckptcore.errors import InvalidName, OutputExists
-from ckptcore.formats.collector import collector_paused
 from ckptcore.mappings import config_of
 from ckptcore.rules.located import LocatedCheckpoint
 from ckptcore.rules.manifest import MANIFEST_NAME, Manifest

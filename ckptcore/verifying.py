@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ckptcore.collector import collector_paused
 from ckptcore.completion import save_issues
 from ckptcore.errors import SourceChanged, VersionDamaged, VersionIncomplete
-from ckptcore.formats.collector import collector_paused
 from ckptcore.header_scan import HeaderScan, MetadataScan, listed, scan_metadata, scan_rank_files
 from ckptcore.rules.agreement import resolved_dtype
 from ckptcore.rules.coverage import Coverage, primary_pieces
@@ -61,23 +61,19 @@ def verify_listed(
     version: Version, directories: Directories, *, deep: bool = False, on_progress: OnProgress = ignore_progress
 ) -> Verified:
     """:func:`verify` for one of many versions, whose directories may have been listed already."""
-    with collector_paused():
-        return _verify(version, directories, deep, on_progress)
-
-
-def _verify(version: Version, directories: Directories, deep: bool, on_progress: OnProgress) -> Verified:
     listing, marks = directories.listing(version.directory), directories.listing(version.marks_directory)
     if listing is None or marks is None:
         gone = Issue(version.label, "its directory is missing", version.directory, code=MISSING_DIRECTORY)
         return Verified(VerificationReport(version, (), 0, 0, (gone,), ()), None)
-    promised = scan_metadata(version, listing)
-    if promised.metadata is None or promised.index is None:
-        unread = in_order([*promised.issues, *check_marks(version, marks, ()), *save_issues(version, listing)])
-        return Verified(VerificationReport(version, (promised.finding,), 0, 0, unread, ()), None)
-    scan = scan_rank_files(version, promised.index, listing.names, on_progress)
-    tensors, replicas, decided = _decide(promised.index, scan)
-    if not promised.index.tensors and not promised.issues:
-        decided = (*decided, Issue(version.label, "its metadata names no tensor", code="no-tensors"))
+    with collector_paused():
+        promised = scan_metadata(version, listing)
+        if promised.metadata is None or promised.index is None:
+            unread = in_order([*promised.issues, *check_marks(version, marks, ()), *save_issues(version, listing)])
+            return Verified(VerificationReport(version, (promised.finding,), 0, 0, unread, ()), None)
+        scan = scan_rank_files(version, promised.index, listing.names, on_progress)
+        tensors, replicas, decided = _decide(promised.index, scan)
+        if not promised.index.tensors and not promised.issues:
+            decided = (*decided, Issue(version.label, "its metadata names no tensor", code="no-tensors"))
     payloads = None
     if deep:
         # Headers need no numpy, and importing it costs as much as verifying a small version.
@@ -85,14 +81,15 @@ def _verify(version: Version, directories: Directories, deep: bool, on_progress:
 
         readable = sorted(stamp.name for stamp in _stamps(promised, scan))
         payloads = scan_payloads(version, readable, tensors, replicas, on_progress)
-    source = Fingerprint(tuple(sorted(_stamps(promised, scan))))
-    issues = [*promised.issues, *scan.issues, *decided, *check_marks(version, marks, _ranks(promised.index))]
-    issues += [*save_issues(version, listing), *_changes(version, source)]
-    notes = [*scan.notes, *_directory_notes(version, promised.index, listing), *_inferred_notes(promised.index)]
-    report = _report(version, promised, scan, tensors, payloads, issues, notes)
-    if not report.is_sound:
-        return Verified(report, None)
-    return Verified(report, _located(version, promised.metadata, source, tensors))
+    with collector_paused():
+        source = Fingerprint(tuple(sorted(_stamps(promised, scan))))
+        issues = [*promised.issues, *scan.issues, *decided, *check_marks(version, marks, _ranks(promised.index))]
+        issues += [*save_issues(version, listing), *_changes(version, source)]
+        notes = [*scan.notes, *_directory_notes(version, promised.index, listing), *_inferred_notes(promised.index)]
+        report = _report(version, promised, scan, tensors, payloads, issues, notes)
+        if not report.is_sound:
+            return Verified(report, None)
+        return Verified(report, _located(version, promised.metadata, source, tensors))
 
 
 def require_sound(verified: Verified) -> Verified:

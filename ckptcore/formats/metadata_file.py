@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from ckptcore.errors import DamagedFile
 from ckptcore.formats.allowance import Allowance
-from ckptcore.formats.collector import collector_paused
 from ckptcore.formats.metadata_records import KEY_CLASS, MODULES, PIECE_CLASS, RECORDS, Unfit, record_of
 from ckptcore.formats.pickle_values import Global, Instance, Pairs, as_text, describe
 from ckptcore.formats.pickles import read_pickle
@@ -26,9 +25,8 @@ def parse_metadata(reader: Reader, name: str) -> Metadata:
 
     Raises DamagedFile with every issue found.
     """
-    with collector_paused():
-        root = read_pickle(reader, name, GLOBALS, SpelledRecords())
-        return _Findings(name, reader.size_bytes).metadata(root)
+    root = read_pickle(reader, name, GLOBALS, SpelledRecords())
+    return _Findings(name, reader.size_bytes).metadata(root)
 
 
 class _Findings:

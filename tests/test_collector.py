@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 import pytest
 
-from ckptcore.formats.collector import collector_paused
+from ckptcore.collector import collector_paused
 
 
 def test_it_runs_again_when_the_last_block_ends() -> None:
