@@ -54,6 +54,10 @@ def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
     return word
 
 
+SERVICES: dict[str, Service] = composed(example_environment())["services"]
+"""As ``example.env`` fills them in."""
+
+
 def image_environment() -> dict[str, str]:
     """What ``ENV`` of the Dockerfile sets."""
     text = (DEPLOYMENTS / "Dockerfile").read_text().replace("\\\n", " ")
