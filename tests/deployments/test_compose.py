@@ -74,8 +74,12 @@ def test_images_are_pinned_and_made_from_files_that_are_here() -> None:
     images = {service["image"] for service in SERVICES.values()} | set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.M))
     assert {image.partition(":")[0] for image in images} == {"ckptcore", "postgres", "python"}
     assert all(re.fullmatch(r"\w+:\d+(\.\d+)+(-[\w-]+)?", image) for image in images)
-    for copied in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE):
-        assert all((REPOSITORY / name).exists() for name in copied.split())
+    copied = [
+        name for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE) for name in line.split()
+    ]
+    assert all((REPOSITORY / name).exists() for name in copied)
+    ignored = (DEPLOYMENTS / "Dockerfile.dockerignore").read_text()
+    assert sorted(re.findall(r"^!(.*)$", ignored, re.MULTILINE)) == sorted(copied)
     build = SERVICES["server"]["build"]
     assert (DEPLOYMENTS / build["context"] / build["dockerfile"]).samefile(DEPLOYMENTS / "Dockerfile")
     assert set(build["args"]) <= set(re.findall(r"^ARG (\w+)=", DOCKERFILE, re.MULTILINE))
