@@ -27,9 +27,9 @@ CKPT = $(VENV)/bin/ckpt
 # torch from PyPI brings gigabytes of CUDA libraries; TORCH_INDEX=… names another place for its CPU build.
 TORCH_INDEX ?=
 
-FAST_SUITE := pytest -m "not paddle and not gpu and not hf and not e2e and not fanout"
+FAST_SUITE := pytest -m "not paddle and not gpu and not hf and not e2e and not fanout and not deployments"
 
-.PHONY: help demo up test test-oldest test-newest test-fanout test-paddle test-gpu test-sign test-hf e2e e2e-short lint format types contracts bench faults lock clean
+.PHONY: help demo up test test-oldest test-newest test-fanout test-paddle test-gpu test-sign test-hf test-deployments e2e e2e-short lint format types contracts bench faults lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -87,6 +87,9 @@ test-sign: .venv-sign/dev.stamp ## signatures against model-signing's own comman
 test-hf: .venv-hf/dev.stamp ## a release in transformers (downloads it and torch's CPU build into `.venv-hf`)
 	.venv-hf/bin/pytest -m hf
 
+test-deployments: .venv-deployments/dev.stamp ## deployments/ against Compose, Kubernetes and Prefect's workers for both, Docker and Slurm
+	.venv-deployments/bin/pytest tests/deployments
+
 lint: $(VENV)/dev.stamp ## ruff: rules and formatting
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -110,13 +113,13 @@ faults: $(VENV)/dev.stamp ## every fault at every file-system call; writes the t
 lock: ## write requirements.lock anew; pins stay unless pyproject.toml or UPGRADE=1 moves them
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch" && \
 	"$$scratch/bin/python" -m pip install -qq --disable-pip-version-check uv && \
-	"$$scratch/bin/uv" pip compile --quiet --universal --python-version 3.11 --extra dev --extra paddle --extra sign \
+	"$$scratch/bin/uv" pip compile --quiet --universal --python-version 3.11 --extra dev --extra paddle --extra sign --extra deployments \
 		--extra dask --extra dashboard --extra otel \
 		--no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' \
 		$(if $(UPGRADE),--upgrade) -o requirements.lock pyproject.toml
 
 clean: ## remove everything that was made here
-	rm -rf .venv .venv-newest .venv-paddle .venv-sign .venv-hf demo build dist .coverage bench-results.json
+	rm -rf .venv .venv-newest .venv-paddle .venv-sign .venv-hf .venv-deployments demo build dist .coverage bench-results.json
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find ckptcore flows tasks tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -157,4 +160,9 @@ $(VENV)/dev.stamp: $(LOCKED)
 .venv-hf/dev.stamp: $(LOCKED)
 	$(call make_venv,.venv-hf,$(PYTHON))
 	@.venv-hf/bin/$(PIP_INSTALL) $(TORCH_INDEX) -e '.[dev,hf]'
+	@touch $@
+
+.venv-deployments/dev.stamp: $(LOCKED)
+	$(call make_venv,.venv-deployments,$(PYTHON))
+	@.venv-deployments/bin/$(PIP_INSTALL) -e '.[dev,deployments]'
 	@touch $@
