@@ -95,6 +95,10 @@ class PrefectUnavailable(CheckpointError, ConnectionError):
     """The flow was asked for, and Prefect's server can be neither reached nor started."""
 
 
+class DashboardMissing(CheckpointError, ImportError):
+    """The dashboard was asked for, and NiceGUI cannot be imported."""
+
+
 class TargetMismatch(CheckpointError, ValueError):
     """The tensors to be filled are not those of the checkpoint: keys, shapes, dtypes or placements."""
 

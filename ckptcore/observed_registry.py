@@ -122,9 +122,7 @@ class RegistryEye:
             if published_at is None:
                 published_at = _changed_at(os.path.join(shelf.releases, name))
             releases.append(
-                ReleaseSeen(
-                    name, version.step, version.unique_id, published_at, self._sizes.get(name), name in pins
-                )
+                ReleaseSeen(name, version.step, version.unique_id, published_at, self._sizes.get(name), name in pins)
             )
         self.releases = tuple(releases)
         self.retired = tuple(

@@ -128,7 +128,8 @@ def _seen(
     if is_same:
         stage = Stage.RETIRED if release is None else Stage.PUBLISHED
     else:
-        assert held is not None and held.state is not None
+        assert held is not None
+        assert held.state is not None
         stage = stage_of(held.state, now - held.changed_at)
     if is_merging and stage in (Stage.COMPLETE, Stage.RETIRED):
         stage = Stage.MERGING

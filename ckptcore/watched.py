@@ -61,9 +61,7 @@ def watched_in_places(sources: Sequence[str], registries: Sequence[str]) -> tupl
             made_from = _made_from(registry, name)
             source = next((place for place in places if _lies_in(made_from, place)), "")
             left.pop(source, None)
-            watched.append(
-                Watched(name, name, source=source, registry=registry, alias=DEFAULT_ALIAS, server=server)
-            )
+            watched.append(Watched(name, name, source=source, registry=registry, alias=DEFAULT_ALIAS, server=server))
     watched += [Watched(os.path.basename(place) or place, os.path.basename(place), source=place) for place in left]
     return _with_keys(watched)
 

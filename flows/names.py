@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-MERGE = "merge-and-publish"
-RECONCILE = "reconcile"
-POST_TRAINING = "post-training"
-PRUNE = "prune"
-AUDIT = "audit"
+from ckptcore.rules.pipeline import AUDIT, MERGE, POST_TRAINING, PRUNE, RECONCILE
+
+__all__ = ["AUDIT", "ENTRYPOINTS", "MERGE", "POST_TRAINING", "PRUNE", "RECONCILE", "merge_deployment"]
 
 ENTRYPOINTS = {
     MERGE: "flows.merge_and_publish.merge_and_publish",

@@ -243,6 +243,7 @@ def stage_of(state: StateKind, quiet_seconds: float) -> Stage:
 
 
 _FITTED = 50
+_SHORTEST_FIT_SECONDS = 3600.0
 
 
 def growth(releases: Sequence[ReleaseSeen], retired_count: int) -> float:
@@ -252,7 +253,7 @@ def growth(releases: Sequence[ReleaseSeen], retired_count: int) -> float:
     share of what was ever published that was pruned since.
     """
     measured = [release for release in releases if release.size_bytes is not None][:_FITTED]
-    if len(measured) < 2:
+    if not measured or measured[0].published_at - measured[-1].published_at < _SHORTEST_FIT_SECONDS:
         return 0.0
     measured.reverse()
     first = measured[0].published_at
@@ -263,8 +264,6 @@ def growth(releases: Sequence[ReleaseSeen], retired_count: int) -> float:
         totals.append(total)
     middle_t, middle_y = sum(times) / len(times), sum(totals) / len(totals)
     spread = sum((t - middle_t) ** 2 for t in times)
-    if spread <= 0:
-        return 0.0
     slope = sum((t - middle_t) * (y - middle_y) for t, y in zip(times, totals, strict=True)) / spread
     kept = len(releases) / (len(releases) + retired_count)
     return max(0.0, slope * kept) if retired_count < len(releases) else 0.0
