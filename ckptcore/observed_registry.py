@@ -1,6 +1,7 @@
 """Keep an eye on one name of a registry: its releases, aliases and pins, and what is being merged there.
 
-The history is read again only when it has changed, and a release is measured once, since it never changes.
+The history is read again only when it or the directories beside it have changed, and a release is measured once, since
+it never changes. What the history says is not kept: a hundred long ones would fill the memory.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ckptcore.clock import seconds_of
 from ckptcore.errors import CheckpointError
@@ -20,6 +22,12 @@ from ckptcore.rules.retention import PRUNE
 
 MERGING_SECONDS = 300.0
 """A staging directory in which nothing was written for so long was left by a merge that was killed."""
+_MTIME_GRAIN_SECONDS = 2.0
+"""A directory that changed twice within this may have one time for both changes."""
+
+Named = tuple[int | None, int]
+"""A version of a source: its step and its id."""
+_NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,34 +45,41 @@ class RegistryEye:
     def __init__(self, registry: str, name: str) -> None:
         self._registry = registry
         self._name = name
-        self._history_stamp: tuple[int, int] | None = None
-        self._made: dict[tuple[int | None, int], frozenset[str]] = {}
-        self._published: dict[str, float] = {}
-        self._alias_since: dict[str, float | None] = {}
-        self._gone: Mapping[str, float] = {}
-        self._sizes: dict[str, int] = {}
+        self._stamp: tuple[tuple[int, int], ...] = ()
+        self._made: Mapping[Named, frozenset[str]] | None = None
+        self.number = 0
+        """Grows with whatever changes."""
         self.releases: tuple[ReleaseSeen, ...] = ()
+        """The newest first."""
         self.retired: tuple[Retired, ...] = ()
         self.aliases: tuple[AliasSeen, ...] = ()
-        self.merging: frozenset[tuple[int | None, int]] = frozenset()
+        self.merging: frozenset[Named] = frozenset()
         self.troubles: tuple[str, ...] = ()
 
     def made(self, step: int | None, unique_id: int) -> frozenset[str]:
-        """The fingerprints of what was published of this version."""
-        return self._made.get((step, unique_id), frozenset())
+        """The fingerprints of what was published of this version; asked only for what is new or has changed."""
+        if self._made is None:
+            try:
+                self._made = _made(history_of(shelf_of(self._registry, self._name)))
+            except CheckpointError:
+                self._made = {}  # the look says that it cannot be read
+        return self._made.get((step, unique_id), _NOTHING)
 
     def look(self, until: float) -> None:
         """Look once; releases are measured until ``until`` (of ``time.monotonic``), the newest first."""
+        self._made = None
+        before = (self.releases, self.retired, self.aliases, self.merging, self.troubles)
         try:
-            shelf = shelf_of(self._registry, self._name)
-            self.troubles = ()
-            if not os.path.isdir(self._registry):
-                self.troubles = (f"{self._registry}: there is no such registry",)
-                return
-            self._read_history(shelf)
-            self._list(shelf, until)
+            self._look(until)
         except CheckpointError as error:
-            self.troubles = (error.message,)
+            self.troubles, self._stamp = (error.message,), ()
+        now = (self.releases, self.retired, self.aliases, self.merging, self.troubles)
+        if any(one is not other and one != other for one, other in zip(now, before, strict=True)):
+            self.number += 1
+
+    def forget(self) -> None:
+        """Let go of what only one look needs."""
+        self._made = None
 
     @property
     def device(self) -> int | None:
@@ -81,82 +96,97 @@ class RegistryEye:
             return None
         return DiskSeen(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, grows_bytes_a_second)
 
-    def _read_history(self, shelf: Shelf) -> None:
-        try:
-            status = os.stat(shelf.history)
-            stamp = (status.st_mtime_ns, status.st_size)
-        except OSError:
-            stamp = None
-        if stamp is not None and stamp == self._history_stamp:
+    def _look(self, until: float) -> None:
+        shelf = shelf_of(self._registry, self._name)
+        if not os.path.isdir(self._registry):
+            self.troubles = (f"{self._registry}: there is no such registry",)
             return
-        acts = history_of(shelf)
-        self._history_stamp = stamp
-        made: dict[tuple[int | None, int], frozenset[str]] = {}
-        self._published, self._alias_since = {}, {}
-        for act in acts:
-            at = seconds_of(act.at)
-            if act.alias:
-                self._alias_since[act.alias] = at
-            name = parse_release_name(act.release)
-            if act.act != "publish" or name is None:
-                continue
-            self._published[act.release] = at or 0.0
-            if act.source:
-                version = (name.step, name.unique_id)
-                made[version] = made.get(version, frozenset()) | {act.source}
-        self._made = made
-        self._gone = _gone(acts)
+        stamp = tuple(_stamp(path) for path in (shelf.history, shelf.root, shelf.releases, shelf.pins))
+        is_settled = all(time.time() - changed_ns / 1e9 > _MTIME_GRAIN_SECONDS for changed_ns, _ in stamp)
+        if stamp != self._stamp or not is_settled:
+            self._read(shelf)
+        self._stamp, self.troubles = stamp, ()
+        self._measure(shelf, until)
+        self.merging = frozenset(_merging(shelf, {release.name for release in self.releases[:1]}))
 
-    def _list(self, shelf: Shelf, until: float) -> None:
-        pins = pins_on(shelf)
-        names = _names_in(shelf.releases)
-        self._sizes = {name: size for name, size in self._sizes.items() if name in names}
-        releases = []
-        for name in sorted(names, key=lambda name: self._published.get(name, float("inf")), reverse=True):
+    def _read(self, shelf: Shelf) -> None:
+        acts = history_of(shelf)
+        published = {act.release: seconds_of(act.at) for act in acts if act.act == "publish"}
+        moved = {act.alias: seconds_of(act.at) for act in acts if act.alias}
+        pins, names = pins_on(shelf), _names_in(shelf.releases)
+        known = {release.name: release for release in self.releases}
+        releases = list[ReleaseSeen]()
+        for name in names:
             version = parse_release_name(name)
             if version is None:
                 continue
-            if name not in self._sizes and time.monotonic() < until and is_release(shelf.release(name)):
-                self._sizes[name] = _size(shelf.release(name))
-            published_at = self._published.get(name)
-            if published_at is None:
-                published_at = _changed_at(os.path.join(shelf.releases, name))
-            releases.append(
-                ReleaseSeen(name, version.step, version.unique_id, published_at, self._sizes.get(name), name in pins)
-            )
+            # What the history does not know was published by a process that was killed before it could say so.
+            published_at = published.get(name) or _stamp(shelf.release(name))[0] / 1e9
+            before = known.get(name)
+            size = None if before is None else before.size_bytes
+            release = ReleaseSeen(name, version.step, version.unique_id, published_at, size, name in pins)
+            releases.append(before if before is not None and before == release else release)
+        releases.sort(key=lambda each: (each.published_at, each.step or -1, each.unique_id), reverse=True)
         self.releases = tuple(releases)
-        self.retired = tuple(
-            Retired(release, version, at)
-            for release, at in self._gone.items()
-            if release not in names and (version := parse_release_name(release)) is not None
-        )
+        self.retired = tuple(_retired(acts, names))
         self.aliases = tuple(
-            AliasSeen(
-                alias,
-                release,
-                named.step if (named := parse_release_name(release)) else None,
-                self._alias_since.get(alias),
-                release in names,
-            )
+            AliasSeen(alias, release, _step_of(release), moved.get(alias), release in names)
             for alias, release in aliases_on(shelf).items()
         )
-        self.merging = frozenset(_merging(shelf, names))
+
+    def _measure(self, shelf: Shelf, until: float) -> None:
+        unmeasured = [at for at, release in enumerate(self.releases) if release.size_bytes is None]
+        if not unmeasured:
+            return
+        releases = list(self.releases)
+        for at in unmeasured:
+            if time.monotonic() > until:
+                break
+            path = shelf.release(releases[at].name)
+            if is_release(path):
+                releases[at] = replace(releases[at], size_bytes=_size(path))
+        self.releases = tuple(releases)
 
 
-def _gone(acts: Sequence[Act]) -> Mapping[str, float]:
-    """What was pruned and not published again, and when it was published."""
-    published: dict[str, float] = {}
-    gone: dict[str, float] = {}
+def _made(acts: Sequence[Act]) -> Mapping[Named, frozenset[str]]:
+    made: dict[Named, frozenset[str]] = {}
+    for act in acts:
+        if act.act == "publish" and act.source and (name := parse_release_name(act.release)):
+            version = (name.step, name.unique_id)
+            made[version] = made.get(version, _NOTHING) | {act.source}
+    return made
+
+
+def _retired(acts: Sequence[Act], there: frozenset[str]) -> Iterator[Retired]:
+    """What was pruned and not published again."""
+    published, gone = dict[str, float](), dict[str, float]()
     for act in acts:
         if act.act == "publish":
             published[act.release] = seconds_of(act.at) or 0.0
             gone.pop(act.release, None)
         elif act.act == PRUNE and act.release in published:
             gone[act.release] = published[act.release]
-    return gone
+    for release, at in gone.items():
+        name = parse_release_name(release)
+        if release not in there and name is not None:
+            yield Retired(release, name, at)
 
 
-def _names_in(directory: os.PathLike[str]) -> frozenset[str]:
+def _step_of(release: str) -> int | None:
+    name = parse_release_name(release)
+    return None if name is None else name.step
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Time and size, zeros where nothing is there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def _names_in(directory: Path) -> frozenset[str]:
     try:
         with os.scandir(directory) as entries:
             return frozenset(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -164,7 +194,7 @@ def _names_in(directory: os.PathLike[str]) -> frozenset[str]:
         return frozenset()
 
 
-def _size(directory: os.PathLike[str]) -> int:
+def _size(directory: Path) -> int:
     try:
         with os.scandir(directory) as entries:
             return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
@@ -172,14 +202,7 @@ def _size(directory: os.PathLike[str]) -> int:
         return 0  # pruned at this moment
 
 
-def _changed_at(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
-
-
-def _merging(shelf: Shelf, published: frozenset[str]) -> Iterator[tuple[int | None, int]]:
+def _merging(shelf: Shelf, published: set[str]) -> Iterator[Named]:
     """The versions into whose staging somebody wrote lately. Their locks are left alone: a look at one takes it."""
     now = time.time()
     for name in _names_in(shelf.stagings) - published:

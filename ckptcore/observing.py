@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ckptcore.observed_registry import RegistryEye, Retired
+from ckptcore.observed_registry import Named, RegistryEye, Retired
 from ckptcore.observed_source import Held, SourceEye
 from ckptcore.rules.observed import (
     PipelineSeen,
@@ -35,32 +35,37 @@ class Observer:
 
     def __init__(self, watched: Sequence[Watched]) -> None:
         self._eyes = tuple(_Eye(each) for each in watched)
+        self._seen: list[PipelineSeen] = []
         self.snapshot = Snapshot()
 
     @property
     def has_seen_all(self) -> bool:
         """Whether there is nothing left that was never looked into."""
-        return all(not seen.unread_steps and seen.is_measured for seen in self.snapshot.pipelines)
+        return all(seen.is_read and not seen.unread_steps and seen.is_measured for seen in self.snapshot.pipelines)
 
     def look(self) -> Snapshot:
         """Look once, and give what is there now; ``number`` grows only where something changed."""
-        begin, count = time.monotonic(), len(self._eyes)
-        seen = [eye.look(begin + BUDGET_SECONDS * (turn + 1) / count) for turn, eye in enumerate(self._eyes)]
+        until = time.monotonic() + BUDGET_SECONDS
+        # Whoever was never looked at comes first, for what is newest there; then one after the other is read whole.
+        for eye in sorted(self._eyes, key=lambda eye: eye.seen.is_read):
+            if eye.seen.is_read:
+                eye.look(until)
+            elif time.monotonic() < until:
+                eye.look(0.0)
+        seen = [eye.seen for eye in self._eyes]
         devices = [eye.device for eye in self._eyes]
         grows = on_shared_disks(seen, devices)
         found = tuple(
             replace(each, disk=None if eye.registry is None else eye.registry.disk(grows.get(device or 0, 0.0)))
             for each, eye, device in zip(seen, self._eyes, devices, strict=True)
         )
-        before = self.snapshot
-        has_changed = [_facts(each) for each in found] != [_facts(each) for each in before.pipelines]
-        self.snapshot = Snapshot(time.time(), before.number + has_changed, found)
+        # The free space changes with every byte that anybody writes, and counts as no change.
+        has_changed = len(seen) != len(self._seen) or any(
+            one is not other for one, other in zip(seen, self._seen, strict=True)
+        )
+        self._seen = seen
+        self.snapshot = Snapshot(time.time(), self.snapshot.number + has_changed, found)
         return self.snapshot
-
-
-def _facts(seen: PipelineSeen) -> PipelineSeen:
-    """All but the free space, which changes with every byte that anybody writes."""
-    return replace(seen, disk=None)
 
 
 class _Eye:
@@ -70,29 +75,47 @@ class _Eye:
         self.watched = watched
         self.source = SourceEye(watched.source, watched.component) if watched.source else None
         self.registry = RegistryEye(watched.registry, watched.name) if watched.registry else None
+        self.seen = PipelineSeen(watched)
+        """What the last look saw; the same object where nothing changed."""
+        self._numbers = (-1, -1)
 
     @property
     def device(self) -> int | None:
         return None if self.registry is None else self.registry.device
 
-    def look(self, until: float) -> PipelineSeen:
-        troubles = list[str]()
-        if self.registry is not None:
-            self.registry.look(until)
-            troubles += self.registry.troubles
-        if self.source is not None:
-            self.source.look(self._made, until)
-            troubles += self.source.troubles.values()
-        registry = self.registry
-        return assembled(
+    def look(self, until: float) -> None:
+        """Look once, until about ``until`` of ``time.monotonic``."""
+        registry, source, begin = self.registry, self.source, time.monotonic()
+        if source is not None:
+            if registry is not None:
+                registry.look(begin + max(0.0, until - begin) / 2)  # what is left is for the source
+                if registry.number != self._numbers[1]:
+                    source.recognise(registry.made)
+            source.look(self._made, until)
+        elif registry is not None:
+            registry.look(until)
+        numbers = (0 if source is None else source.number, 0 if registry is None else registry.number)
+        if registry is not None:
+            registry.forget()
+        unread_steps = 0 if source is None else source.unread_steps
+        seen = self.seen
+        if numbers == self._numbers and unread_steps == seen.unread_steps and not _ages(seen):
+            return
+        before = {(version.step, version.unique_id): version for version in seen.versions}
+        versions = (_same(before.get((each.step, each.unique_id)), each) for each in self._versions(time.time()))
+        self.seen = assembled(
             self.watched,
-            self._versions(time.time()),
+            versions,
             () if registry is None else registry.releases,
             () if registry is None else registry.aliases,
             retired_count=0 if registry is None else len(registry.retired),
-            unread_steps=0 if self.source is None else self.source.unread_steps,
-            troubles=troubles,
+            unread_steps=unread_steps,
+            troubles=[
+                *(() if registry is None else registry.troubles),
+                *(() if source is None else source.troubles.values()),
+            ],
         )
+        self._numbers = numbers
 
     def _made(self, step: int | None, unique_id: int) -> frozenset[str]:
         return _NOTHING if self.registry is None else self.registry.made(step, unique_id)
@@ -100,7 +123,7 @@ class _Eye:
     def _versions(self, now: float) -> Iterator[VersionSeen]:
         registry, held = self.registry, dict[Named, Held]()
         if self.source is not None:
-            held = {(step, unique_id): found for step, unique_id, found in self.source.held()}
+            held = {(step, found.unique_id): found for step, found in self.source.held()}
         releases, retired = dict[Named, ReleaseSeen](), dict[Named, Retired]()
         if registry is not None:
             for release in registry.releases:  # the newest first: an earlier release of a version gives way
@@ -111,8 +134,14 @@ class _Eye:
             yield _seen(version, held.get(version), releases.get(version), retired.get(version), is_merging, now)
 
 
-Named = tuple[int | None, int]
-"""A version of a source: its step and its id."""
+def _ages(seen: PipelineSeen) -> bool:
+    """Whether the stage of a version may change with time alone."""
+    return bool(seen.counts.get(Stage.WRITING))
+
+
+def _same(before: VersionSeen | None, now: VersionSeen) -> VersionSeen:
+    """What was known, where nothing changed: a hundred thousand need not be held twice while pages are made."""
+    return before if before is not None and before == now else now
 
 
 def _seen(

@@ -66,7 +66,7 @@ def frame(context: Context, title: str, crumbs: Sequence[Crumb]) -> Iterator[Liv
     ui.add_head_html(theme.head())
     live = Live(context, str(client.request.scope.get(PERSON, "")))
     live.add(lambda: _bar(context, crumbs, live.person), "bar")
-    with ui.element("main"):
+    with ui.element("div").classes("page"):
         live.add(lambda: _troubles(context), "troubles")
         yield live
     ui.timer(LOOK_SECONDS, live.follow)

@@ -135,6 +135,8 @@ class PipelineSeen:
     versions: tuple[VersionSeen, ...] = ()
     releases: tuple[ReleaseSeen, ...] = ()
     aliases: tuple[AliasSeen, ...] = ()
+    is_read: bool = False
+    """Whether it was looked at at all."""
     unread_steps: int = 0
     troubles: tuple[str, ...] = ()
     used_bytes: int = 0
@@ -220,6 +222,7 @@ def assembled(
         newest_first,
         published_first,
         tuple(aliases),
+        True,
         unread_steps,
         tuple(troubles),
         sum(release.size_bytes or 0 for release in releases),
@@ -334,6 +337,6 @@ def judge(seen: PipelineSeen, now: float, *, is_running: bool = False, failure: 
     if newest is not None and newest.stage is Stage.WRITING:
         return Judgement(Level.BUSY, f"{newest.label} is being written")
     if newest is None:
-        what = "steps are being looked at" if seen.unread_steps else "there is no version yet"
+        what = "there is no version yet" if seen.is_read and not seen.unread_steps else "it is being looked at"
         return Judgement(Level.EMPTY, what)
     return Judgement(Level.FINE, "the newest version is published")

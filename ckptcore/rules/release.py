@@ -126,9 +126,9 @@ def parse_history(data: bytes) -> tuple[Act, ...]:
         except NotJson:
             continue
         if isinstance(document, dict) and {"at", "act", "release"} <= document.keys():
-            fields = {field: document.get(field, "") for field in Act.__slots__}
-            if all(isinstance(value, str) for value in fields.values()):
-                acts.append(Act(**fields))
+            fields = [document.get(field, "") for field in Act.__slots__]
+            if set(map(type, fields)) == {str}:
+                acts.append(Act(*fields))
     return tuple(acts)
 
 
