@@ -36,7 +36,7 @@ from ckptcore.errors import InvalidConfig
 from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline, as_document
 from ckptcore.rules.pipeline import parse_interval, pipeline_tag
 from flows.automations import HEARTBEAT_SECONDS, alert_body, alert_text, automations_of, name_prefix
-from flows.names import AUDIT, ENTRYPOINTS, MERGE, POST_TRAINING, PRUNE, RECONCILE
+from flows.names import AUDIT, ENTRYPOINTS, MERGE, OPERATIONS, POST_TRAINING, PRUNE, RECONCILE
 from flows.parameters import merge_parameters
 
 _DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
@@ -84,6 +84,8 @@ def deployments_of(pipeline: Pipeline) -> Iterator[Wanted]:
     yield Wanted(RECONCILE, pipeline.name, document, schedule.reconcile)
     yield Wanted(POST_TRAINING, pipeline.name, document, schedule.post_training)
     yield Wanted(AUDIT, pipeline.name, document, schedule.audit)
+    for operation in OPERATIONS:
+        yield Wanted(operation, pipeline.name, {"registry": pipeline.registry})
     if pipeline.retention.rules():
         yield Wanted(PRUNE, pipeline.name, document, schedule.prune)
 
@@ -126,7 +128,7 @@ def _apply(
         "working_dir": working_directory,
         "env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS)},
     }
-    place = (pipeline.work_pool, MERGES_QUEUE if wanted.flow == MERGE else None)
+    place = (pipeline.work_pool, MERGES_QUEUE if wanted.flow in (MERGE, *OPERATIONS) else None)
     parts = [dict(wanted.parameters), wanted.when, place, job_variables, ENTRYPOINTS[wanted.flow]]
     flow: Flow[Any, Any] = load_flow_from_entrypoint(ENTRYPOINTS[wanted.flow], use_placeholder_flow=False)
     schema = parameter_schema(flow.fn).model_dump_for_openapi()

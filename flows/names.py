@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from ckptcore.rules.pipeline import AUDIT, MERGE, POST_TRAINING, PRUNE, RECONCILE
+from ckptcore.rules.pipeline import AUDIT, MERGE, PIN, POST_TRAINING, PROMOTE, PRUNE, RECONCILE, ROLLBACK
 
-__all__ = ["AUDIT", "ENTRYPOINTS", "MERGE", "POST_TRAINING", "PRUNE", "RECONCILE", "merge_deployment"]
+__all__ = [
+    "AUDIT",
+    "ENTRYPOINTS",
+    "MERGE",
+    "OPERATIONS",
+    "PIN",
+    "POST_TRAINING",
+    "PROMOTE",
+    "PRUNE",
+    "RECONCILE",
+    "ROLLBACK",
+    "merge_deployment",
+]
 
 ENTRYPOINTS = {
     MERGE: "flows.merge_and_publish.merge_and_publish",
@@ -12,8 +24,14 @@ ENTRYPOINTS = {
     POST_TRAINING: "flows.post_training.post_training",
     PRUNE: "flows.prune.prune",
     AUDIT: "flows.audit.audit",
+    PROMOTE: "flows.operate.promote",
+    ROLLBACK: "flows.operate.rollback",
+    PIN: "flows.operate.pin",
 }
 """Where the package is installed, a worker needs nothing else to run a flow."""
+
+OPERATIONS = (PROMOTE, ROLLBACK, PIN)
+"""What an operator asks for by hand: a moment's work, which somebody waits for."""
 
 
 def merge_deployment(name: str) -> str:

@@ -107,6 +107,8 @@ class Act:
     reason: str = ""
     source: str = ""
     """The fingerprint of what a published release was made from."""
+    by: str = ""
+    """Who asked for it, where that is not ``user``, whose process did it."""
 
     def to_line(self) -> bytes:
         document = {field: getattr(self, field) for field in self.__slots__ if getattr(self, field)}
