@@ -1,4 +1,4 @@
-"""Operate: move an alias, take it back, keep a release: what an operator asks for, as runs that everybody can look up."""
+"""Operate: move an alias, take it back, keep a release: what an operator asks for, each a run that can be looked up."""
 
 from __future__ import annotations
 

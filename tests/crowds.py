@@ -1,4 +1,4 @@
-"""Many pipelines with many versions, out of one real save and one real release, whose files they share by hard links."""
+"""Many pipelines with many versions, out of one real save and one real release, whose files they share."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """By the name of the release. ``newest`` is the release up to which was asked; ``why`` says why nothing is known."""
+    """By the name of the release; ``newest`` is the last that was asked for, ``why`` says why nothing is known."""
 
     MOST: ClassVar[int] = 30
     rows: Mapping[str, Row] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import time
 from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.frame import frame, pipeline_address, release_address, version_address
 from ckptcore.dashboard.markup import Markup, joined, name_of, shown, tag
-from ckptcore.dashboard.words import ago, day, level_chip, level_mark, since, size, stage_mark, until, version
+from ckptcore.dashboard.words import ago, day, duration, level_chip, level_mark, since, size, stage_mark, until, version
 from ckptcore.rules.observed import (
     DiskSeen,
     Judgement,
@@ -114,7 +114,7 @@ def facts(seen: PipelineSeen, now: float) -> Markup:
     if waits is not None and complete is not None and complete.changed_at is not None:
         lag = tag("span", "waits for ", since(complete.changed_at, now), class_="level-waiting")
     elif took is not None:
-        lag = tag("span", f"{_span(took)} after it was written", class_="muted")
+        lag = tag("span", f"{duration(took)} after it was written", class_="muted")
     else:
         lag = tag("span", "–", class_="muted")
     published = seen.newest_published

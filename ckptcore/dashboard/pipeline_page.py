@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from ckptcore.dashboard.acting import Actions
 from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.frame import frame, not_here, pipeline_address, release_address, version_address
 from ckptcore.dashboard.markup import Markup, joined, name_of, shown, tag
@@ -35,6 +36,7 @@ def pipeline_page(context: Context, key: str) -> None:
 
     with frame(context, key, [(key, None)]) as live:
         live.add(lambda: part(lambda seen, now: _head(context, seen, now)))
+        Actions(context, key, live.person).buttons()
         live.add(lambda: part(lambda seen, now: _left(context, seen, now)), "two")
 
 

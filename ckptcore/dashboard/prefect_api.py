@@ -6,12 +6,14 @@ not there: what was asked raises :class:`PrefectUnavailable`, with a reason for 
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -101,6 +103,18 @@ class PrefectApi:
             if len(page) < _PAGE:
                 break
         return steps
+
+    def table_of(self, run_id: str) -> tuple[Mapping[str, str], ...]:
+        """The rows of the tables that a run left, those of all its names. Raises :class:`PrefectUnavailable`."""
+        asked = {"artifacts": {"type": {"any_": ["table"]}, "flow_run_id": {"any_": [run_id]}}, "limit": _PAGE}
+        rows: list[Mapping[str, str]] = []
+        for found in self._ask("POST", "/artifacts/filter", asked):
+            data = found.get("data")
+            try:
+                rows += json.loads(data) if isinstance(data, str) else data or ()
+            except ValueError:
+                continue
+        return tuple(row for row in rows if isinstance(row, dict))
 
     def start(self, deployment: str, parameters: Json, tags: Iterable[str]) -> RunSeen:
         """Start a run of ``FLOW/NAME``. Raises :class:`PrefectUnavailable`, also where it is not deployed."""
@@ -205,8 +219,6 @@ def _refusal(answer: httpx.Response) -> str:
 
 
 def _quoted(name: str) -> str:
-    from urllib.parse import quote
-
     return quote(name, safe="")
 
 

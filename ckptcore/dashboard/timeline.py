@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
-from nicegui import run, ui
+from nicegui import ui
 
 from ckptcore.dashboard.context import Context
-from ckptcore.dashboard.durations import Durations, durations_of
+from ckptcore.dashboard.durations import Durations, Row, durations_of
 from ckptcore.dashboard.frame import frame, not_here, pipeline_address, release_address, version_address
 from ckptcore.dashboard.markup import Markup, joined, name_of, shown, tag
-from ckptcore.dashboard.words import STAGE_WORDS, ago, day, duration, moment, size, stage_chip, stage_mark, version
+from ckptcore.dashboard.words import (
+    STAGE_WORDS,
+    ago,
+    day,
+    duration,
+    moment,
+    muted,
+    size,
+    stage_chip,
+    stage_mark,
+    version,
+)
 from ckptcore.rules.observed import PipelineSeen, Stage, VersionSeen
 
 ROWS_A_PAGE = 100
@@ -38,7 +50,7 @@ def timeline_page(context: Context, key: str, query: Mapping[str, str]) -> None:
         releases = seen().releases
         if releases and releases[0].name == durations.newest and not durations.why:
             return
-        durations = await run.io_bound(durations_of, seen(), context.refresher.api(seen().watched)) or durations
+        durations = await asyncio.to_thread(durations_of, seen(), context.refresher.api(seen().watched))
         live.refresh()
 
     with frame(context, f"{key}: timeline", [(key, pipeline_address(key)), ("timeline", None)]) as live:
@@ -54,7 +66,7 @@ def _chart(seen: PipelineSeen, by_step: bool) -> Markup:
     other = tag("a", "by time" if by_step else "by step", href="?" if by_step else "?by=step", class_="more")
     head = tag("h2", "Versions by step " if by_step else "Versions over time ", other)
     if not shown_versions:
-        return tag("section", head, tag("p", "There is no version yet.", class_="muted"), class_="card")
+        return tag("section", head, muted("There is no version yet."), class_="card")
     places = [_place(each, by_step) or 0.0 for each in shown_versions]
     low, high = min(places), max(places)
     wide = (high - low) or 1.0
@@ -103,13 +115,13 @@ def _durations(seen: PipelineSeen, durations: Durations) -> Markup:
     """For each of the last releases: from its last byte to its publication, and what the steps of its run took."""
     head = tag("h2", "How long publishing takes")
     if not seen.releases:
-        return tag("section", head, tag("p", "Nothing is published yet.", class_="muted"), class_="card")
+        return tag("section", head, muted("Nothing is published yet."), class_="card")
     steps = durations.names
     legend = joined(tag("span", tag("i", class_=f"step-{at}"), shown(step)) for at, step in enumerate(steps))
     longest = max((sum(row.steps.values()) for row in durations.rows.values()), default=0.0)
     rows = []
     for release in seen.releases[: durations.MOST]:
-        row = durations.rows.get(release.name)
+        row, address = durations.rows.get(release.name), release_address(seen.key, release.name)
         made = seen.version(release.step, release.unique_id)
         took = (
             release.published_at - made.changed_at
@@ -126,15 +138,13 @@ def _durations(seen: PipelineSeen, durations: Durations) -> Markup:
                 "tr",
                 tag(
                     "td",
-                    tag("a", version(release.step, release.unique_id), href=release_address(seen.key, release.name)),
+                    tag("a", version(release.step, release.unique_id), href=address),
                 ),
                 tag("td", duration(took) if took is not None and took >= 0 else "", class_="number"),
-                tag("td", _bar(row.steps, steps, longest) if row is not None else None, class_="steps"),
-                tag("td", duration(sum(row.steps.values())) if row is not None else "", class_="number"),
-                tag("td", f"{size(rate)}/s" if rate else "", class_="number"),
+                *(_run_cells(row, steps, longest, rate) if steps else ()),
             )
         )
-    heads = ("version", "written to published", "steps of the run", "run", "merge")
+    heads = ("version", "written to published", *(("steps of the run", "run", "merge") if steps else ()))
     table = tag(
         "table",
         tag("thead", tag("tr", *(tag("th", text) for text in heads))),
@@ -148,6 +158,14 @@ def _durations(seen: PipelineSeen, durations: Durations) -> Markup:
     )
     return tag(
         "section", head, why, tag("p", legend, class_="legend"), tag("div", table, class_="scroll"), class_="card"
+    )
+
+
+def _run_cells(row: Row | None, steps: Sequence[str], longest: float, rate: float | None) -> tuple[Markup, ...]:
+    return (
+        tag("td", None if row is None else _bar(row.steps, steps, longest), class_="steps"),
+        tag("td", None if row is None else duration(sum(row.steps.values())), class_="number"),
+        tag("td", f"{size(rate)}/s" if rate else None, class_="number"),
     )
 
 
@@ -202,7 +220,7 @@ def _versions(seen: PipelineSeen, wanted: Stage | None, number: int) -> Markup:
         tag("h2", "All versions"),
         tag("div", *chips, class_="filters"),
         unread,
-        tag("div", table, class_="scroll") if rows else tag("p", "None.", class_="muted"),
+        tag("div", table, class_="scroll") if rows else muted("None."),
         _pager(number, pages, wanted),
         class_="card",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ckptcore.dashboard.markup import Markup, tag
+from ckptcore.dashboard.markup import Markup, shown, tag
 from ckptcore.rules.observed import Level, Stage
 from ckptcore.rules.sizes import format_duration, format_size
 
@@ -95,6 +95,11 @@ _SHAPES: dict[Stage, str] = {
     Stage.PUBLISHED: "M1.8 6.4l2.9 2.9l5.5-6.4",
     Stage.RETIRED: "M2 6h8",
 }
+
+
+def muted(text: str) -> Markup:
+    """What is said aside."""
+    return tag("span", shown(text), class_="muted")
 
 
 def stage_mark(stage: Stage) -> Markup:
