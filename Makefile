@@ -27,9 +27,11 @@ CKPT = $(VENV)/bin/ckpt
 # torch from PyPI brings gigabytes of CUDA libraries; TORCH_INDEX=… names another place for its CPU build.
 TORCH_INDEX ?=
 
-FAST_SUITE := pytest -m "not paddle and not hf and not e2e"
+FAST_SUITE := pytest -m "not paddle and not hf and not e2e and not browser"
+# Debian's own browser; BROWSER=… names another place.
+BROWSER ?= /usr/bin/chromium
 
-.PHONY: help demo up test test-oldest test-newest test-paddle test-sign test-hf e2e e2e-short lint format types contracts bench faults lock clean
+.PHONY: help demo up test test-oldest test-newest test-paddle test-sign test-hf test-browser test-browser-short screenshots e2e e2e-short lint format types contracts bench faults lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -77,6 +79,15 @@ test-sign: .venv-sign/dev.stamp ## signatures against model-signing's own comman
 
 test-hf: .venv-hf/dev.stamp ## a release in transformers (downloads it and torch's CPU build into `.venv-hf`)
 	.venv-hf/bin/pytest -m hf
+
+test-browser: $(VENV)/dev.stamp ## the dashboard in a real browser (Debian's chromium), actions against a real server
+	CKPT_BROWSER=$(BROWSER) $(VENV)/bin/pytest -m browser tests/dashboard
+
+test-browser-short: $(VENV)/dev.stamp ## … without the pipeline that takes minutes
+	CKPT_BROWSER=$(BROWSER) $(VENV)/bin/pytest -m "browser and not e2e" tests/dashboard
+
+screenshots: $(VENV)/dev.stamp ## docs/images/*.png anew, from a pipeline that is made for them
+	CKPT_BROWSER=$(BROWSER) $(VENV)/bin/python -m tests.dashboard.screenshots
 
 lint: $(VENV)/dev.stamp ## ruff: rules and formatting
 	$(VENV)/bin/ruff check .

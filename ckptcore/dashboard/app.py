@@ -9,7 +9,7 @@ from nicegui import app, ui
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from ckptcore.dashboard.auth import NOBODY_ASKED, Credentials, Guard, is_loopback
+from ckptcore.dashboard.auth import NOBODY_ASKED, Credentials, Guard, require_safe
 from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.frame import not_here
 from ckptcore.dashboard.headers import SecurityHeaders
@@ -20,7 +20,6 @@ from ckptcore.dashboard.release_page import release_page
 from ckptcore.dashboard.theme import asset
 from ckptcore.dashboard.timeline import timeline_page
 from ckptcore.dashboard.version_page import version_page
-from ckptcore.errors import InvalidConfig
 from ckptcore.rules.observed import Watched
 
 DEFAULT_HOST = "127.0.0.1"
@@ -29,15 +28,6 @@ _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24"><rect width="24" height="24" rx="6" fill="#2f6fde"/>'
     '<path d="M6 12.5l4 4l8-9" fill="none" stroke="#fff" stroke-width="2.6" stroke-linecap="round"/></svg>'
 )
-
-
-def require_safe(host: str, credentials: Credentials) -> None:
-    """Refuse to listen where others can reach it while nothing is asked of them. Raises :class:`InvalidConfig`."""
-    if not is_loopback(host) and not credentials.are_needed:
-        raise InvalidConfig(
-            f"the dashboard would be open to everybody who reaches {host}: give it a secret "
-            "(--token-file, --password-file or CKPT_DASHBOARD_TOKEN), or let it listen on 127.0.0.1"
-        )
 
 
 def serve(

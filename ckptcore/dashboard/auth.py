@@ -23,6 +23,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ckptcore.errors import InvalidConfig
+
 PERSON = "ckpt_person"
 """Where a request's scope says who asks."""
 _COOKIE = "ckpt_session"
@@ -62,6 +64,15 @@ def _equal(given: str, expected: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     return host in _LOOPBACK or host.startswith("127.")
+
+
+def require_safe(host: str, credentials: Credentials) -> None:
+    """Refuse to listen where others can reach it while nothing is asked of them. Raises :class:`InvalidConfig`."""
+    if not is_loopback(host) and not credentials.are_needed:
+        raise InvalidConfig(
+            f"the dashboard would be open to everybody who reaches {host}: give it a secret "
+            "(--token-file, --password-file or CKPT_DASHBOARD_TOKEN), or let it listen on 127.0.0.1"
+        )
 
 
 def local_person() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ckptcore.dashboard.auth import Credentials
 from ckptcore.errors import DashboardMissing, InvalidConfig
+from ckptcore.pipeline import DashboardSettings
 from ckptcore.storage.regular_files import read_document
 
 TOKEN_VARIABLE = "CKPT_DASHBOARD_TOKEN"  # noqa: S105 - a name, no secret
@@ -39,6 +40,12 @@ def credentials_from(token_file: Path | None, password_file: Path | None) -> Cre
     if (token_file is not None and not token) or (password_file is not None and not password):
         raise InvalidConfig(f"{token_file or password_file}: holds no secret")
     return Credentials(token, user, password)
+
+
+def credentials_of(settings: DashboardSettings) -> Credentials:
+    """Those that a pipeline's file names, and the environment's."""
+    files = (settings.token_file, settings.password_file)
+    return credentials_from(*(None if file is None else Path(file) for file in files))
 
 
 def _secret_in(path: Path) -> str:
