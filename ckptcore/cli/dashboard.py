@@ -38,19 +38,17 @@ def dashboard(
     Without --config, --source and --registry it shows the ckpt.yaml here. It writes nothing. To listen
     anywhere but on this machine it needs a token or a password.
     """
-    from ckptcore.dashboard.starting import credentials_from, require_installed
+    from ckptcore.dashboard.starting import credentials_from, require_free, require_installed
 
     require_installed()
     from ckptcore.dashboard.app import serve
+    from ckptcore.dashboard.auth import require_safe
     from ckptcore.watched import watched_in_configs, watched_in_places
 
     configs = config or ([] if source or registry else [Path("ckpt.yaml")])
     watched = (*watched_in_configs(configs), *watched_in_places(source or [], registry or []))
+    credentials = credentials_from(token_file, password_file)
+    require_safe(host, credentials)
+    require_free(host, port)
     typer.echo(f"http://{host}:{port}")
-    serve(
-        watched,
-        host=host,
-        port=port,
-        credentials=credentials_from(token_file, password_file),
-        allows_actions=allow_actions,
-    )
+    serve(watched, host=host, port=port, credentials=credentials, allows_actions=allow_actions)

@@ -43,8 +43,8 @@ def serve(
     refresher = Refresher(watched)
     context = Context(refresher, allows_actions, credentials.are_needed)
     add_routes(context)
-    app.add_middleware(SecurityHeaders)
     app.add_middleware(Guard, credentials=credentials)
+    app.add_middleware(SecurityHeaders)  # around the guard: its form is an answer too
     app.on_startup(refresher.start)
     app.on_shutdown(refresher.stop)
     # Internal to NiceGUI: a server that is started from a test is one for people all the same.

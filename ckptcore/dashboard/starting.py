@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 
 from ckptcore.dashboard.auth import Credentials
-from ckptcore.errors import DashboardMissing, InvalidConfig
+from ckptcore.errors import Busy, DashboardMissing, InvalidConfig
 from ckptcore.pipeline import DashboardSettings
 from ckptcore.storage.regular_files import read_document
 
@@ -24,6 +25,19 @@ def require_installed() -> None:
     """Raises :class:`DashboardMissing` where the extra is not installed."""
     if not is_installed():
         raise DashboardMissing("the dashboard needs NiceGUI: pip install 'ckptcore[dashboard]'")
+
+
+def require_free(host: str, port: int) -> None:
+    """Raises :class:`Busy` where nothing can listen there."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise Busy(
+                f"{host}:{port} cannot be listened on: {error.strerror or error}; name another --port"
+            ) from error
 
 
 def credentials_from(token_file: Path | None, password_file: Path | None) -> Credentials:

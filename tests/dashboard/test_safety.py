@@ -102,7 +102,7 @@ def test_without_the_secret_there_is_only_the_form(guarded: Served) -> None:
     assert httpx.get(f"{guarded.url}{SOCKET}").status_code == 401
     asked = httpx.get(f"{guarded.url}/p/run?x=1", headers={"Accept": "text/html"})
     assert (asked.status_code, asked.headers["location"]) == (303, "/login?next=/p/run%3Fx%3D1")
-    for wrong in (b"Bearer nonsense", b"Basic !!!", b"Bearer ", b"Basic OnRva2Vu", b"Bearer \xff"):
+    for wrong in (b"Bearer nonsense", b"Basic !!!", b"Bearer", b"Basic OnRva2Vu", b"Bearer \xff"):
         assert httpx.get(guarded.url, headers={b"Authorization": wrong}).status_code == 401
     assert httpx.get(guarded.url, headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
 
@@ -125,7 +125,6 @@ def test_signing_in_and_out(guarded: Served, browser: Browser) -> None:
         page.get_by_label("Token").fill("something-else-entirely")
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("alert")).to_be_visible()
-        seen.errors.clear()  # the browser tells of the 401
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Sign in").click()
         expect(page).to_have_url(f"{guarded.url}/p/run")
@@ -134,6 +133,7 @@ def test_signing_in_and_out(guarded: Served, browser: Browser) -> None:
         expect(page.get_by_label("Token")).to_be_visible()
         page.goto(guarded.url)
         expect(page.get_by_label("Token")).to_be_visible()
+        seen.errors = [error for error in seen.errors if "401" not in error]  # the browser tells of the first try
         seen.assert_calm()
 
 
