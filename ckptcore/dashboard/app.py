@@ -49,7 +49,12 @@ def serve(
     app.on_shutdown(refresher.stop)
     # Internal to NiceGUI: a server that is started from a test is one for people all the same.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+    def elsewhere(request: Request) -> None:
+        not_here(context, "page", request.url.path)
+
     ui.run(
+        elsewhere,
         host=host,
         port=port,
         title="ckpt",

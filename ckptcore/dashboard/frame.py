@@ -114,6 +114,7 @@ def _troubles(context: Context) -> Markup:
 
 def not_here(context: Context, what: str, name: str) -> None:
     """The page for what is not, or not any more."""
+    ui.context.client.status_code = 404
     with frame(context, "not here", [("not here", None)]) as live:
         live.add(
             lambda: tag(

@@ -169,7 +169,7 @@ def strip(seen: PipelineSeen) -> Markup:
     return tag("div", before, *marks, class_="strip") if marks else Markup("")
 
 
-def alias_list(seen: PipelineSeen, now: float) -> Markup:
+def alias_list(seen: PipelineSeen, now: float, most: int | None = _MOST_ALIASES) -> Markup:
     if not seen.aliases:
         return Markup("")
     rows = [
@@ -190,7 +190,7 @@ def alias_list(seen: PipelineSeen, now: float) -> Markup:
                 tag("span", ago(each.since, now), class_="age") if each.since else None,
             ),
         )
-        for each in seen.aliases[:_MOST_ALIASES]
+        for each in seen.aliases[:most]
     ]
     left = len(seen.aliases) - len(rows)
     if left > 0:

@@ -70,7 +70,9 @@ def _left(context: Context, seen: PipelineSeen, now: float) -> Markup:
         disk_line(seen, now),
         class_="card",
     )
-    aliases = tag("section", tag("h2", "Aliases"), alias_list(seen, now) or _none("No alias yet."), class_="card")
+    aliases = tag(
+        "section", tag("h2", "Aliases"), alias_list(seen, now, most=None) or _none("No alias yet."), class_="card"
+    )
     return joined([tag("div", answers, aliases), tag("div", _versions(seen, now), _releases(seen, now))])
 
 

@@ -147,7 +147,7 @@ def _durations(seen: PipelineSeen, durations: Durations) -> Markup:
     heads = ("version", "written to published", *(("steps of the run", "run", "merge") if steps else ()))
     table = tag(
         "table",
-        tag("thead", tag("tr", *(tag("th", text) for text in heads))),
+        tag("thead", tag("tr", *(_head(text) for text in heads))),
         tag("tbody", *rows),
         class_="grid durations",
     )
@@ -206,7 +206,7 @@ def _versions(seen: PipelineSeen, wanted: Stage | None, number: int) -> Markup:
     heads = ("version", "stage", "bytes", "files", "changed", "published", "release", "what is wrong")
     table = tag(
         "table",
-        tag("thead", tag("tr", *(tag("th", text) for text in heads))),
+        tag("thead", tag("tr", *(_head(text) for text in heads))),
         tag("tbody", *rows),
         class_="grid",
     )
@@ -224,6 +224,13 @@ def _versions(seen: PipelineSeen, wanted: Stage | None, number: int) -> Markup:
         _pager(number, pages, wanted),
         class_="card",
     )
+
+
+_NUMBERS = frozenset({"written to published", "run", "merge", "bytes", "files", "changed", "published"})
+
+
+def _head(text: str) -> Markup:
+    return tag("th", text, class_="number" if text in _NUMBERS else None)
 
 
 def _row(seen: PipelineSeen, each: VersionSeen, now: float) -> Markup:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,14 +22,19 @@ from playwright.sync_api import Page, sync_playwright
 
 from ckptcore import Choice, pin, promote, run
 from ckptcore.registry import shelf_of
+from flows.processes import is_healthy
+from flows.running import run_as_flow
 from tests.builders import SavedCheckpoint, write_trainer_run
 from tests.command import REPOSITORY
 from tests.dashboard.serving import eyes, serving, started
+from tests.e2e.running import eventually, free_port
 
 IMAGES = REPOSITORY / "docs" / "images"
 HOUR = 3600.0
 MOST_BYTES = 150_000
 STEPS = range(500, 12_001, 500)
+FLOWS = 8
+"""So many releases are published by the flow."""
 
 
 def save(step: int) -> SavedCheckpoint:
@@ -39,8 +45,13 @@ def save(step: int) -> SavedCheckpoint:
     return saved
 
 
-def pipeline(home: Path, name: str, *, newest_age_s: float, published: int, damaged: bool = False) -> None:
-    """A run, its releases up to ``published``, and its ckpt.yaml."""
+def pipeline(
+    home: Path, name: str, *, newest_age_s: float, published: int, damaged: bool = False, as_flow: bool = False
+) -> None:
+    """A run, its releases up to ``published``, and its ckpt.yaml.
+
+    ``as_flow`` lets flows publish the last of them, so that the server knows how long their steps took.
+    """
     source, registry = home / "runs" / name, home / "registry"
     saves = {step: save(step) for step in STEPS}
     if damaged:
@@ -52,10 +63,20 @@ def pipeline(home: Path, name: str, *, newest_age_s: float, published: int, dama
         for path in (source / f"checkpoint-{step}").rglob("*"):
             os.utime(path, (now - age, now - age))
     for step in STEPS:
-        if step <= published:
-            run(Choice(str(source), step=step), registry, name)
+        choice = Choice(str(source), step=step)
+        if step <= published - FLOWS * 500 or not as_flow:
+            if step <= published:
+                run(choice, registry, name)
+        elif step <= published:
+            run_as_flow(choice, registry, name, alias="latest")
     backdate(registry, name, {step: now - age + 140 for step, age in ages.items()})
-    settings = {"name": name, "registry": str(registry), "sources": [{"path": str(source)}], "stall": "4h"}
+    settings: dict[str, object] = {
+        "name": name,
+        "registry": str(registry),
+        "sources": [{"path": str(source)}],
+        "stall": "4h",
+    }
+    settings |= {"server": {"url": os.environ["PREFECT_API_URL"]}}
     (home / f"{name}.yaml").write_text(json.dumps(settings | {"retention": {"last": 20}}))
 
 
@@ -70,6 +91,22 @@ def backdate(registry: Path, name: str, times: Mapping[int, float]) -> None:
     history.write_text("\n".join(lines) + "\n")
 
 
+def prefect_server(home: Path) -> subprocess.Popen[bytes]:
+    """A server of its own, answering by now, which this process talks to from here on."""
+    port = free_port()
+    os.environ |= {
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    (home / "prefect").mkdir()
+    arguments = [sys.executable, "-m", "flows.processes", "server", "127.0.0.1", str(port)]
+    process = subprocess.Popen(arguments, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    eventually(lambda: is_healthy(os.environ["PREFECT_API_URL"]), within_s=300, what="a server")
+    return process
+
+
 def shoot(page: Page, name: str) -> None:
     path = IMAGES / f"{name}.png"
     page.screenshot(path=path)
@@ -80,11 +117,12 @@ def shoot(page: Page, name: str) -> None:
 
 
 def main() -> None:
-    home = Path(tempfile.mkdtemp(prefix="ckpt-screenshots-"))
+    home = Path(tempfile.mkdtemp(prefix="ckpt-"))
+    server = prefect_server(home)
     try:
         pipeline(home, "llama-sft", newest_age_s=900, published=12_000)
         pipeline(home, "qwen-dpo", newest_age_s=1500, published=11_500)
-        pipeline(home, "ernie-pretrain", newest_age_s=2400, published=11_500, damaged=True)
+        pipeline(home, "ernie-pretrain", newest_age_s=2400, published=11_500, damaged=True, as_flow=True)
         for name in ("llama-sft", "ernie-pretrain"):
             promote(home / "registry", f"{name}@latest", "production", reason="passed the evaluation")
         pin(home / "registry", "llama-sft@latest")
@@ -110,6 +148,8 @@ def main() -> None:
                     seen.assert_calm()
             browser.close()
     finally:
+        server.terminate()
+        server.wait(60)
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -37,13 +37,14 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("llama")
     source = Path(shutil.copytree(LLAMA, directory / "run"))
     registry = directory / "registry"
+    aged(source, 3600)
     for step in (9, 10):
         run(Choice(str(source), step=step), registry, "llama")
     promote(registry, "llama@latest", "production")
     pin(registry, "llama@latest")
     damaged = SavedCheckpoint().tensor("w", np.arange(48, dtype=np.float32), grid=(2,)).truncated("1_0.distcp", at=100)
     write_trainer_run(source, {200: damaged})
-    aged(source, 3600)
+    aged(source / "checkpoint-200", 600)
     with serving(directory, "--source", source, "--registry", registry) as served:
         yield served
 
@@ -159,8 +160,8 @@ def test_an_empty_source_and_a_missing_one_are_told_of(tmp_path: Path, browser: 
         page = seen.page()
         page.goto(served.url)
         looked(page)
-        expect(page.locator(".card.pipeline").filter(has_text="empty")).to_contain_text("there is no version yet")
-        expect(page.locator(".card.pipeline").filter(has_text="missing")).to_contain_text("No such file or directory")
+        expect(page.locator('[data-find^="empty"]')).to_contain_text("there is no version yet")
+        expect(page.locator('[data-find^="missing"]')).to_contain_text("No such file or directory")
         seen.assert_calm()
 
 
