@@ -27,9 +27,11 @@ CKPT = $(VENV)/bin/ckpt
 # torch from PyPI brings gigabytes of CUDA libraries; TORCH_INDEX=… names another place for its CPU build.
 TORCH_INDEX ?=
 
-FAST_SUITE := pytest -m "not paddle and not gpu and not hf and not e2e and not fanout and not deployments"
+FAST_SUITE := pytest -m "not paddle and not gpu and not hf and not e2e and not fanout and not deployments and not browser"
+# Debian's own browser; BROWSER=… names another place.
+BROWSER ?= /usr/bin/chromium
 
-.PHONY: help demo up test test-oldest test-newest test-fanout test-paddle test-gpu test-sign test-hf test-deployments e2e e2e-short lint format types contracts bench faults lock clean
+.PHONY: help demo up test test-oldest test-newest test-fanout test-paddle test-gpu test-sign test-hf test-deployments test-browser test-browser-short screenshots e2e e2e-short lint format types contracts bench faults lock clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -89,6 +91,15 @@ test-hf: .venv-hf/dev.stamp ## a release in transformers (downloads it and torch
 
 test-deployments: .venv-deployments/dev.stamp ## deployments/ against Compose, Kubernetes and Prefect's workers for both, Docker and Slurm
 	.venv-deployments/bin/pytest tests/deployments
+
+test-browser: $(VENV)/dev.stamp ## the dashboard in a real browser (Debian's chromium), actions against a real server
+	CKPT_BROWSER=$(BROWSER) $(VENV)/bin/pytest -m browser tests/dashboard
+
+test-browser-short: $(VENV)/dev.stamp ## … without the pipeline that takes minutes
+	CKPT_BROWSER=$(BROWSER) $(VENV)/bin/pytest -m "browser and not e2e" tests/dashboard
+
+screenshots: $(VENV)/dev.stamp ## docs/images/*.png anew, from a pipeline that is made for them
+	CKPT_BROWSER=$(BROWSER) $(VENV)/bin/python -m tests.dashboard.screenshots
 
 lint: $(VENV)/dev.stamp ## ruff: rules and formatting
 	$(VENV)/bin/ruff check .

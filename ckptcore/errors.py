@@ -115,6 +115,10 @@ class RunnerUnavailable(CheckpointError, ConnectionError):
     """The task runner that was asked for is not installed, cannot be reached, or has lost its workers."""
 
 
+class DashboardMissing(CheckpointError, ImportError):
+    """The dashboard was asked for, and NiceGUI cannot be imported."""
+
+
 class TargetMismatch(CheckpointError, ValueError):
     """The tensors to be filled are not those of the checkpoint: keys, shapes, dtypes or placements."""
 

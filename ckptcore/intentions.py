@@ -42,6 +42,9 @@ def intentions(pipeline: Pipeline) -> Iterator[str]:
         yield f"alert where no version comes for {format_age(parse_age(pipeline.stall))}"
     for told in pipeline.notifications:
         yield f"tell {told.webhook or told.block} of: {', '.join(told.alerts)}"
+    if (page := pipeline.dashboard) is not None:
+        may = "and let operators act" if page.allow_actions else "which changes nothing"
+        yield f"show a page for operators on {page.host}:{page.port}, {may}"
     server = pipeline.server
     yield f"use the server at {server.url}" if server.url else f"start a server on {server.host}:{server.port}"
 

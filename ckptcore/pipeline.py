@@ -246,6 +246,16 @@ class NotificationSettings(_Section):
     alerts: tuple[Alert, ...] = Field(default=ALERTS, min_length=1, description="What to tell of.")
 
 
+class DashboardSettings(_Section):
+    """The page for operators that `ckpt up` runs."""
+
+    host: str = Field(default="127.0.0.1", description="Where it listens; elsewhere it needs a secret.")
+    port: int = Field(default=4280, ge=1, le=65535, description="Its port.")
+    allow_actions: bool = Field(default=False, description="Let it promote, roll back, pin, merge again and prune.")
+    token_file: PathText | None = Field(default=None, description="Ask for the token in this file.")
+    password_file: PathText | None = Field(default=None, description="Ask for the NAME:PASSWORD in this file.")
+
+
 class Pipeline(_Section):
     """A pipeline from a training run to releases that serving mounts."""
 
@@ -269,6 +279,7 @@ class Pipeline(_Section):
     runner: RunnerSettings = RunnerSettings()
     retention: RetentionSettings = RetentionSettings()
     notifications: tuple[NotificationSettings, ...] = ()
+    dashboard: DashboardSettings | None = Field(default=None, description="The page for operators; none if not given.")
 
     def name_of(self, source: SourceSettings) -> str:
         return source.name or self.name

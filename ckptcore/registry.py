@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ckptcore.asking import asked_by
 from ckptcore.clock import now
 from ckptcore.errors import InvalidName, ReleaseInvalid, ReleaseNotFound
 from ckptcore.rules.manifest import MANIFEST_NAME
@@ -180,6 +181,7 @@ def record(
         flow_run=flow_run,
         reason=reason,
         source=source,
+        by=asked_by(),
     )
     append_line(shelf.history, entry.to_line())
 

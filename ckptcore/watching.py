@@ -8,7 +8,6 @@ cannot be read is told of once, and looked at again.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 import time
@@ -18,11 +17,11 @@ from dataclasses import dataclass
 from ckptcore import announcing
 from ckptcore.errors import CheckpointError, StorageError, VersionNotFound
 from ckptcore.events import Event, damaged_event, send
-from ckptcore.rules.fingerprint import Fingerprint
-from ckptcore.rules.layout import COMPONENTS, metadata_name, step_name
-from ckptcore.rules.versions import Listing, RunMarks, StateKind, Version, VersionState, choose_component
-from ckptcore.rules.watching import Sighting, Track, follow, is_due, known, next_pause
-from ckptcore.storage.local import Directories, fingerprint
+from ckptcore.placing import place_of, sighted
+from ckptcore.rules.layout import step_name
+from ckptcore.rules.versions import Listing, RunMarks, StateKind, Version, VersionState
+from ckptcore.rules.watching import Track, follow, is_due, known, next_pause
+from ckptcore.storage.local import Directories
 from ckptcore.verifying import verify
 
 NEWEST_STEPS = 2
@@ -123,62 +122,33 @@ class SourceWatch:
         return list(dict.fromkeys((*newest, *of_interest, *in_turn)))
 
     def _look_at_step(self, step: int | None, directory: str, directories: Directories) -> Iterator[Found]:
-        place = self._place(directory, directories)
+        place = place_of(directory, self._component, directories)
         was_there_before = step in self._old
         for kept in (self._pending, self._open, self._old):
             kept.discard(step)
         if place is None:
             self._tracks.pop(step, None)
             return
-        component, files, listing, marks = place
-        self._marks = self._marks.with_those_of(marks)
+        self._marks = self._marks.with_those_of(place.marks)
         tracks = self._tracks.setdefault(step, {})
-        for gone in tracks.keys() - set(listing.unique_ids):
+        for gone in tracks.keys() - set(place.listing.unique_ids):
             del tracks[gone]
-        for unique_id in listing.unique_ids:
-            sighting, digest = _sighting(files, unique_id, listing, marks)
+        for unique_id in place.listing.unique_ids:
+            sighting, files = sighted(place, unique_id)
             if was_there_before:
                 tracks[unique_id] = known(sighting)
                 continue
             before = tracks.get(unique_id)
             track = tracks[unique_id] = follow(before, sighting)
             if is_due(track, sighting, before, self._settle_looks):
-                version = Version(self.source, step, unique_id, component, files, self._marks)
+                version = Version(self.source, step, unique_id, place.component, place.directory, self._marks)
                 state = verify(version).report.state
                 tracks[unique_id] = track.judged(is_open=state.kind is StateKind.INCOMPLETE)
-                yield Found(version, state, digest)
+                yield Found(version, state, files.digest)
             elif not track.is_judged:
                 self._pending.add(step)
             if tracks[unique_id].is_open:
                 self._open.add(step)
-
-    def _place(self, directory: str, directories: Directories) -> tuple[str | None, str, Listing, Listing] | None:
-        """The component, its directory with its listing, and the listing that holds the marks; None where there is
-        nothing yet."""
-        listing = directories.listing(directory)
-        if listing is None:
-            return None
-        parent, name = os.path.split(directory)
-        if name in COMPONENTS and not listing.components:
-            return name, directory, listing, directories.listing(parent) or Listing()
-        if self._component is not None and self._component not in listing.components:
-            return None
-        component = choose_component(listing.places, self._component, directory)
-        if component is None:
-            return None, directory, listing, listing
-        files = os.path.join(directory, component)
-        return component, files, directories.listing(files) or Listing(), listing
-
-
-def _sighting(directory: str, unique_id: int, listing: Listing, marks: Listing) -> tuple[Sighting, str]:
-    """The version as it is now, and the digest of its files alone."""
-    names = [*listing.rank_files.get(unique_id, ()), metadata_name(unique_id)]
-    files: Fingerprint = fingerprint(directory, names)
-    record = hashlib.sha256(files.digest.encode())
-    said = (sorted(marks.saved_ranks), marks.saving_ranks, marks.is_marked_done, unique_id in listing.reserved_ids)
-    record.update(repr((said, unique_id in listing.finished_ids)).encode())
-    by_signals = (bool(marks.saved_ranks) or marks.is_marked_done) and not marks.saving_ranks
-    return Sighting(record.hexdigest(), by_signals or unique_id in listing.finished_ids), files.digest
 
 
 class Watcher:

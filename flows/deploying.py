@@ -34,10 +34,10 @@ from pydantic import SecretStr
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
 from ckptcore.errors import InvalidConfig
 from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline
-from ckptcore.rules.pipeline import parse_interval, pipeline_tag
+from ckptcore.rules.pipeline import MERGE, parse_interval, pipeline_tag
 from flows.automations import HEARTBEAT_SECONDS, alert_body, alert_text, automations_of, name_prefix
 from flows.deployments import Wanted, deployments_of
-from flows.names import ENTRYPOINTS, MERGE
+from flows.names import ENTRYPOINTS, OPERATIONS
 
 _DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
 _PAGE = 200
@@ -110,7 +110,7 @@ def _apply(
         "working_dir": working_directory,
         "env": _RUN_ENVIRONMENT,
     }
-    place = (wanted.pool or pipeline.work_pool, MERGES_QUEUE if wanted.flow == MERGE else None)
+    place = (wanted.pool or pipeline.work_pool, MERGES_QUEUE if wanted.flow in (MERGE, *OPERATIONS) else None)
     parts = [dict(wanted.parameters), wanted.when, place, job_variables, ENTRYPOINTS[wanted.flow]]
     flow: Flow[Any, Any] = load_flow_from_entrypoint(ENTRYPOINTS[wanted.flow], use_placeholder_flow=False)
     schema = parameter_schema(flow.fn).model_dump_for_openapi()

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptcore.pipeline import Pipeline, as_document
-from flows.names import AUDIT, GATES, MERGE, POST_TRAINING, PRUNE, RECONCILE
+from ckptcore.rules.pipeline import AUDIT, GATES, MERGE, POST_TRAINING, PRUNE, RECONCILE
+from flows.names import OPERATIONS
 from flows.parameters import merge_parameters
 
 
@@ -35,6 +36,8 @@ def deployments_of(pipeline: Pipeline) -> Iterator[Wanted]:
     yield Wanted(RECONCILE, pipeline.name, document, schedule.reconcile)
     yield Wanted(POST_TRAINING, pipeline.name, document, schedule.post_training)
     yield Wanted(AUDIT, pipeline.name, document, schedule.audit)
+    for operation in OPERATIONS:
+        yield Wanted(operation, pipeline.name, {"registry": pipeline.registry})
     if pipeline.retention.rules():
         yield Wanted(PRUNE, pipeline.name, document, schedule.prune)
     if pipeline.gpu_work_pool is not None:

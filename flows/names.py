@@ -1,13 +1,8 @@
-"""What the flows are called on a server, and where their code is."""
+"""Where the code of each flow is, and what the deployments that others ask for are called."""
 
 from __future__ import annotations
 
-MERGE = "merge-and-publish"
-RECONCILE = "reconcile"
-POST_TRAINING = "post-training"
-PRUNE = "prune"
-AUDIT = "audit"
-GATES = "pass-gates"
+from ckptcore.rules.pipeline import AUDIT, GATES, MERGE, PIN, POST_TRAINING, PROMOTE, PRUNE, RECONCILE, ROLLBACK
 
 ENTRYPOINTS = {
     MERGE: "flows.merge_and_publish.merge_and_publish",
@@ -16,8 +11,14 @@ ENTRYPOINTS = {
     PRUNE: "flows.prune.prune",
     AUDIT: "flows.audit.audit",
     GATES: "flows.pass_gates.pass_gates",
+    PROMOTE: "flows.operate.promote",
+    ROLLBACK: "flows.operate.rollback",
+    PIN: "flows.operate.pin",
 }
 """Where the package is installed, a worker needs nothing else to run a flow."""
+
+OPERATIONS = (PROMOTE, ROLLBACK, PIN)
+"""What an operator asks for by hand: a moment's work, which somebody waits for."""
 
 
 def merge_deployment(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The processes beside ``ckpt up``: Prefect's server and a worker, each ``python -m flows.processes ROLE``.
+"""The processes beside ``ckpt up``: Prefect's server, a worker and the page, each ``python -m flows.processes ROLE``.
 
 Both end when the process that started them ends, however it does: nothing is left behind that holds a port.
 """
@@ -70,7 +70,25 @@ def work(url: str, pool: str, limit: str) -> None:
     asyncio.run(worker.start())
 
 
-_ROLES: dict[str, Callable[..., None]] = {"server": serve, "worker": work}
+def show(config: str) -> None:
+    """The page for operators, of the pipeline that the file describes."""
+    from ckptcore.config import read_config
+    from ckptcore.dashboard.app import serve as serve_page
+    from ckptcore.dashboard.starting import credentials_of
+    from ckptcore.watched import watched_in_configs
+
+    settings = read_config(config).dashboard
+    assert settings is not None  # who starts this has looked
+    serve_page(
+        watched_in_configs([config]),
+        host=settings.host,
+        port=settings.port,
+        credentials=credentials_of(settings),
+        allows_actions=settings.allow_actions,
+    )
+
+
+_ROLES: dict[str, Callable[..., None]] = {"server": serve, "worker": work, "dashboard": show}
 
 if __name__ == "__main__":
     end_with_parent()

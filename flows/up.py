@@ -19,6 +19,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ckptcore.dashboard.auth import require_safe
+from ckptcore.dashboard.starting import TOKEN_VARIABLE, credentials_of, is_installed
 from ckptcore.errors import Busy, StorageError
 from ckptcore.pipeline import Pipeline
 from ckptcore.pipeline_watching import watch_pipeline
@@ -118,12 +120,14 @@ def up(pipeline: Pipeline, config: Path, tell: Tell) -> None:
         # Runs are started as `python`, which must be this one.
         path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
         os.environ.update({"PREFECT_HOME": str(state), "PREFECT_API_URL": url, "PATH": path})
-        environment = dict(os.environ)
+        whole = dict(os.environ)
+        environment = {key: value for key, value in whole.items() if key != TOKEN_VARIABLE}
         children: list[Child] = []
         if not configured:
-            _require_free(pipeline.server.host, pipeline.server.port)
+            _require_free(pipeline.server.host, pipeline.server.port, "server.port, or the server.url of one that runs")
             place = (pipeline.server.host, str(pipeline.server.port))
             children.append(_started(running, Child("server", place, environment | SERVER, state / "server.log")))
+        children += [_started(running, page) for page in _page_of(pipeline, config, whole, state, tell)]
         room = str(pipeline.limits.merges + _OTHER_FLOWS)
         work = (url, pipeline.work_pool, room)
         children.append(_started(running, Child("worker", work, environment | _WORKER, state / "worker.log")))
@@ -146,6 +150,23 @@ def up(pipeline: Pipeline, config: Path, tell: Tell) -> None:
             for child in children:
                 child.revive(tell)
         tell("stopping")
+
+
+def _page_of(
+    pipeline: Pipeline, config: Path, environment: Mapping[str, str], state: Path, tell: Tell
+) -> Iterator[Child]:
+    """The process of the page for operators, where the file asks for one. Raises :class:`InvalidConfig` for one that
+    would be open to strangers, and :class:`Busy` where its port is taken."""
+    settings = pipeline.dashboard
+    if settings is None:
+        return
+    if not is_installed():
+        tell("the dashboard is left out: pip install 'ckptcore[dashboard]'")
+        return
+    require_safe(settings.host, credentials_of(settings))
+    _require_free(settings.host, settings.port, "dashboard.port")
+    tell(f"dashboard: http://{settings.host}:{settings.port}")
+    yield Child("dashboard", (str(config.resolve()),), environment, state / "dashboard.log")
 
 
 def _watch(pipeline: Pipeline, stop: threading.Event, tell: Tell, url: str) -> None:
@@ -178,16 +199,13 @@ def _state_of(pipeline: Pipeline) -> Iterator[Path]:
         yield state
 
 
-def _require_free(host: str, port: int) -> None:
+def _require_free(host: str, port: int, setting: str) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise Busy(
-                f"{host}:{port} cannot be listened on: {error.strerror}; name another server.port, "
-                "or the server.url of one that runs"
-            ) from error
+            raise Busy(f"{host}:{port} cannot be listened on: {error.strerror}; name another {setting}") from error
 
 
 def _wait_for(url: str, children: Sequence[Child], stop: threading.Event) -> bool:

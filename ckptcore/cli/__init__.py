@@ -19,11 +19,11 @@ from ckptcore.cli import keys, release, source
 # isort: split
 # Commands are listed in the order in which their modules are loaded: the lifecycle, then what keeps a registry, and
 # what runs it by itself.
-from ckptcore.cli import inspect, operate, pipeline, training
+from ckptcore.cli import dashboard, inspect, operate, pipeline, training
 from ckptcore.cli.app import app, complain, print_json
 from ckptcore.errors import CheckpointError
 
-__all__ = ["app", "inspect", "keys", "main", "operate", "pipeline", "release", "source", "training"]
+__all__ = ["app", "dashboard", "inspect", "keys", "main", "operate", "pipeline", "release", "source", "training"]
 
 
 def main() -> None:

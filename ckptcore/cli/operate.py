@@ -258,4 +258,5 @@ def line_of(act: Act) -> str:
     what = f"{act.alias}: {act.previous or 'nothing'} -> {act.release}" if act.alias else act.release
     run = f" in flow run {act.flow_run}" if act.flow_run else ""
     why = f"  {act.reason!r}" if act.reason else ""
-    return f"{act.at}  {act.act:<8}  {what}  by {act.user}@{act.host}{run}{why}"
+    asked = f" for {act.by!r}" if act.by else ""
+    return f"{act.at}  {act.act:<8}  {what}  by {act.user}@{act.host}{asked}{run}{why}"

@@ -9,13 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 
 from ckptcore.rules.layout import COMPONENTS, NAMED_COMPONENTS
 from ckptcore.rules.retention import parse_age
 
+MERGE = "merge-and-publish"
+RECONCILE = "reconcile"
+POST_TRAINING = "post-training"
+PRUNE = "prune"
+AUDIT = "audit"
+GATES = "pass-gates"
+PROMOTE = "promote"
+ROLLBACK = "rollback"
+PIN = "pin"
+"""What the flows are called on a server; a deployment is ``FLOW/NAME``."""
+
 MERGE_LIMITS = "merge:"
 """How the names of all those limits begin."""
 
+_BY = "ckpt-by:"
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#L?]+")
 
 
@@ -54,6 +67,16 @@ def _digest(*parts: object) -> str:
 def pipeline_tag(name: str) -> str:
     """The tag of everything that a deployed pipeline owns on a server."""
     return f"ckpt-pipeline:{name}"
+
+
+def by_tag(person: str) -> str:
+    """The tag of a run that somebody asked for, so that what it does is recorded as theirs."""
+    return f"{_BY}{person}"
+
+
+def person_of(tags: Iterable[str]) -> str:
+    """Who asked for the run with these tags, "" where nobody did."""
+    return next((tag.removeprefix(_BY) for tag in sorted(tags) if tag.startswith(_BY)), "")
 
 
 def glob_of(path: str) -> str:

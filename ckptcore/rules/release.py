@@ -107,6 +107,8 @@ class Act:
     reason: str = ""
     source: str = ""
     """The fingerprint of what a published release was made from."""
+    by: str = ""
+    """Who asked for it, where that is not ``user``, whose process did it."""
 
     def to_line(self) -> bytes:
         document = {field: getattr(self, field) for field in self.__slots__ if getattr(self, field)}
@@ -126,9 +128,9 @@ def parse_history(data: bytes) -> tuple[Act, ...]:
         except NotJson:
             continue
         if isinstance(document, dict) and {"at", "act", "release"} <= document.keys():
-            fields = {field: document.get(field, "") for field in Act.__slots__}
-            if all(isinstance(value, str) for value in fields.values()):
-                acts.append(Act(**fields))
+            fields = [document.get(field, "") for field in Act.__slots__]
+            if set(map(type, fields)) == {str}:
+                acts.append(Act(*fields))
     return tuple(acts)
 
 

@@ -17,7 +17,7 @@ from typer.main import get_command
 from ckptcore.cli.app import app
 from ckptcore.config import read_config
 from flows.configuring import QUIET
-from flows.up import _SERVER
+from flows.up import SERVER
 from tests.command import REPOSITORY
 from tests.deployments.composing import DEPLOYMENTS, composed, example_environment, image_environment, script_of
 
@@ -54,7 +54,7 @@ def test_nothing_is_sent_anywhere() -> None:
 
 def test_the_server_keeps_its_leases_as_that_of_ckpt_up_does() -> None:
     lease_storage = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
-    assert SERVICES["server"]["environment"][lease_storage] == _SERVER[lease_storage]
+    assert SERVICES["server"]["environment"][lease_storage] == SERVER[lease_storage]
 
 
 def test_commands_and_modules_exist() -> None:

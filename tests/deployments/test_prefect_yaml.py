@@ -23,8 +23,9 @@ from prefect.flows import load_flow_from_entrypoint
 
 from ckptcore.events import WRITTEN, send
 from ckptcore.pipeline import Pipeline
+from ckptcore.rules.pipeline import MERGE
 from flows.deploying import deploy, undeploy
-from flows.names import ENTRYPOINTS, MERGE
+from flows.names import ENTRYPOINTS
 from tests.command import REPOSITORY
 from tests.deployments.composing import DEPLOYMENTS
 from tests.e2e.running import eventually

@@ -21,9 +21,10 @@ from ckptcore.errors import DeviceFailed, InvalidConfig, ReleaseNotFound, SmokeF
 from ckptcore.pipeline import CheckSettings, Pipeline, SourceChoice
 from ckptcore.publishing import Published, Staged, stage
 from ckptcore.rules.gates import GateReport
+from ckptcore.rules.pipeline import GATES
 from flows.deploying import deploy
 from flows.merge_and_publish import merge_and_publish
-from flows.names import GATES, gates_deployment
+from flows.names import gates_deployment
 from flows.parameters import merge_parameters
 from tasks.gate_elsewhere import gate_elsewhere
 from tests.builders import SavedCheckpoint, write_trainer_run

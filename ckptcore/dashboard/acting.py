@@ -1,0 +1,367 @@
+"""What an operator may do: a form, a sentence to confirm, then a run of a Prefect deployment, followed to its end.
+
+Nothing is done here: the run does it, by the same rules as every command, and the history says who asked. Each order
+carries what its reader saw, so that an alias which moved meanwhile is left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nicegui import ui
+
+from ckptcore.dashboard.context import Context
+from ckptcore.dashboard.markup import Markup, joined, shown, tag
+from ckptcore.dashboard.words import version
+from ckptcore.errors import CheckpointError
+from ckptcore.rules.observed import PipelineSeen, VersionSeen
+from ckptcore.rules.observed_runs import RunKind, RunSeen
+from ckptcore.rules.pipeline import MERGE, PIN, PROMOTE, PRUNE, ROLLBACK, by_tag, pipeline_tag
+from ckptcore.rules.release import check_alias
+
+POLL_SECONDS = 1.0
+_MOST_OPTIONS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A run that is to be started, and the sentence that says what it will do."""
+
+    deployment: str
+    parameters: Mapping[str, Any]
+    sentence: str
+
+
+class Refused(Exception):
+    """The form cannot be sent like this; the message says why."""
+
+
+class Actions:
+    """The buttons of one page for one pipeline; there are none where nothing may be done."""
+
+    def __init__(self, context: Context, key: str, person: str) -> None:
+        self._context = context
+        self._key = key
+        self._person = person
+
+    @property
+    def are_possible(self) -> bool:
+        """Whether this dashboard may act, and the pipeline is deployed somewhere."""
+        seen = self._context.refresher.snapshot.pipeline(self._key)
+        return self._context.allows_actions and seen is not None and bool(seen.watched.pipeline and seen.watched.server)
+
+    def buttons(self) -> None:
+        """All of them, in a row."""
+        if not self.are_possible:
+            return
+        with ui.element("div").classes("actions"):
+            self.button("Promote…", self.promote)
+            self.button("Roll back…", self.roll_back)
+            self.button("Pin…", self.pin)
+            self.button("Merge again…", self.merge_again)
+            if self._seen().watched.has_retention:
+                self.button("Prune…", self.prune)
+
+    def button(self, text: str, act: Callable[[], None]) -> None:
+        ui.button(text, on_click=lambda: act(), color=None).props("no-caps flat dense").classes("action")
+
+    def promote(self, release: str = "") -> None:
+        """Ask for a release and an alias."""
+        seen = self._seen()
+        with Form("Promote a release") as form:
+            chosen = _select("Release", _releases(seen), release or None)
+            names = [alias.alias for alias in seen.aliases]
+            alias = ui.input("Alias", value="production", autocomplete=names).classes("wide").props("outlined dense")
+            reason = _reason()
+
+            def order() -> Order:
+                found, name = _chosen(chosen), _alias(str(alias.value or ""))
+                current = self._current(name)
+                return Order(
+                    f"{PROMOTE}/{seen.watched.pipeline}",
+                    {
+                        "name": seen.watched.name,
+                        "release": found,
+                        "alias": name,
+                        "expect_current": current,
+                        "reason": reason.value,
+                    },
+                    f"{name} of {seen.watched.name} moves from {current or 'nothing'} to {found}.",
+                )
+
+            form.offer(order, self._confirm)
+
+    def roll_back(self, alias: str = "") -> None:
+        """Ask for an alias to be taken back to what it named before."""
+        seen = self._seen()
+        with Form("Roll an alias back") as form:
+            names = {each.alias: f"{each.alias} → {each.release}" for each in seen.aliases}
+            default = alias or ("production" if "production" in names else None)
+            chosen = _select("Alias", names, default)
+            reason = _reason()
+
+            def order() -> Order:
+                name = _chosen(chosen)
+                current = self._current(name)
+                return Order(
+                    f"{ROLLBACK}/{seen.watched.pipeline}",
+                    {
+                        "name": seen.watched.name,
+                        "alias": name,
+                        "expect_current": current,
+                        "reason": reason.value,
+                    },
+                    f"{name} of {seen.watched.name} goes back from {current} to what it named before.",
+                )
+
+            form.offer(order, self._confirm)
+
+    def pin(self, release: str = "") -> None:
+        """Ask for a release to be kept, or to be let go."""
+        seen = self._seen()
+        with Form("Pin a release") as form:
+            chosen = _select("Release", _releases(seen), release or None)
+            reason = _reason()
+
+            def order() -> Order:
+                found = seen.release(_chosen(chosen))
+                if found is None:
+                    raise Refused("The release is gone by now.")
+                keep = not found.is_pinned
+                kept, left = "is kept, whatever the rules of a prune say", "is pinned no more: a prune may remove it"
+                return Order(
+                    f"{PIN}/{seen.watched.pipeline}",
+                    {
+                        "name": seen.watched.name,
+                        "release": found.name,
+                        "keep": keep,
+                        "reason": reason.value,
+                    },
+                    f"{found.name} of {seen.watched.name} {kept if keep else left}.",
+                )
+
+            form.offer(order, self._confirm)
+
+    def merge_again(self, wanted: VersionSeen | None = None) -> None:
+        """Ask for a version to be merged and published, whatever came of it before."""
+        seen = self._seen()
+        there = [each for each in seen.versions if each.changed_at is not None][:_MOST_OPTIONS]
+        options = {
+            f"{each.step}/{each.unique_id}": f"{version(each.step, each.unique_id)} ({each.stage})" for each in there
+        }
+        with Form("Merge a version again") as form:
+            chosen = _select("Version", options, None if wanted is None else f"{wanted.step}/{wanted.unique_id}")
+
+            def order() -> Order:
+                picked = _chosen(chosen)
+                found = next((each for each in there if f"{each.step}/{each.unique_id}" == picked), None)
+                if found is None:
+                    raise Refused("The version is gone by now.")
+                step: dict[str, Any] = {} if found.step is None else {"step": found.step}
+                return Order(
+                    f"{MERGE}/{seen.watched.name}",
+                    step | {"unique_id": found.unique_id},
+                    f"{found.label} is verified, merged and published as {seen.watched.name}. Where its release "
+                    "stands already, nothing is done.",
+                )
+
+            form.offer(order, self._confirm)
+
+    def prune(self) -> None:
+        """Show what a prune would remove, and only then offer to do it."""
+        seen = self._seen()
+        with Form("Prune releases") as form:
+            ui.label("A dry run shows first what the rules of retention would remove.")
+
+            def order() -> Order:
+                return Order(
+                    f"{PRUNE}/{seen.watched.pipeline}", {"dry_run": True}, "Nothing is removed by the dry run."
+                )
+
+            async def after(ended: RunSeen) -> None:
+                if ended.kind is not RunKind.DONE:
+                    return
+                planned = await self._planned(ended)
+                drops = [row for row in planned if row.get("kind") == "drop"]
+                form.show(_plan(planned))
+                if drops:
+                    really = Order(
+                        f"{PRUNE}/{seen.watched.pipeline}",
+                        {"dry_run": False},
+                        f"{len(drops)} release(s) are removed for good.",
+                    )
+                    form.offer(lambda: really, self._confirm, text="Remove them…")
+
+            form.offer(order, lambda form, order: self._confirm(form, order, after), text="Dry run…")
+
+    def _seen(self) -> PipelineSeen:
+        seen = self._context.refresher.snapshot.pipeline(self._key)
+        assert seen is not None, self._key  # a page of what is not watched has no buttons
+        return seen
+
+    def _current(self, alias: str) -> str:
+        return next((each.release for each in self._seen().aliases if each.alias == alias), "")
+
+    def _confirm(self, form: Form, order: Order, after: Callable[[RunSeen], Awaitable[None]] | None = None) -> None:
+        """Show the sentence, and start the run where it is confirmed."""
+        form.show(tag("p", shown(order.sentence), class_="confirm"))
+
+        async def start() -> None:
+            form.wait("The run is being started …")
+            try:
+                ended = await self._run(form, order)
+            except CheckpointError as error:
+                form.show(tag("p", shown(error.message), class_="failure", role="alert"))
+                form.close_only()
+                return
+            self._context.refresher.hurry()
+            form.show(self._result(ended))
+            form.close_only()
+            if after is not None:
+                await after(ended)
+
+        form.confirm(start)
+
+    async def _run(self, form: Form, order: Order) -> RunSeen:
+        """Start the run, and follow it to its end. Raises :class:`PrefectUnavailable`."""
+        api = self._context.refresher.api(self._seen().watched)
+        assert api is not None  # are_possible
+        tags = [by_tag(self._person), "ckpt", pipeline_tag(self._seen().watched.pipeline)]
+        started = await asyncio.to_thread(api.start, order.deployment, order.parameters, tags)
+        while started.kind in (RunKind.WAITING, RunKind.RUNNING) and not form.is_closed:
+            form.wait(f"{started.name}: {started.state.lower()} …")
+            await asyncio.sleep(POLL_SECONDS)
+            started = await asyncio.to_thread(api.run, started.id)
+        return started
+
+    async def _planned(self, ended: RunSeen) -> list[Mapping[str, str]]:
+        api = self._context.refresher.api(self._seen().watched)
+        assert api is not None
+        try:
+            return list(await asyncio.to_thread(api.table_of, ended.id))
+        except CheckpointError:
+            return []
+
+    def _result(self, ended: RunSeen) -> Markup:
+        server = self._seen().watched.server.removesuffix("/api")
+        link = tag("a", "The run in Prefect", href=f"{server}/runs/flow-run/{ended.id}", class_="more")
+        if ended.kind is RunKind.DONE:
+            text = tag("p", "Done.", class_="level-fine", role="status")
+        else:
+            text = tag("p", shown(ended.sentence), class_="failure", role="alert")
+        return joined([text, tag("p", link)])
+
+
+class Form:
+    """A dialog: fields, then what is to be confirmed, then how it went."""
+
+    def __init__(self, title: str) -> None:
+        self._dialog = ui.dialog().props("persistent").classes("act")
+        with self._dialog, ui.card().classes("act-card"):
+            ui.html(tag("h2", title))
+            self._fields = ui.element("div").classes("act-fields")
+            self._said = ui.html("").classes("act-said")
+            self._buttons = ui.element("div").classes("act-buttons")
+        self.is_closed = False
+        self._dialog.on("hide", self._gone)
+
+    def __enter__(self) -> Form:
+        self._fields.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._fields.__exit__(*_)
+        self._dialog.open()
+
+    def offer(self, order: Callable[[], Order], confirm: Callable[[Form, Order], None], text: str = "Go on…") -> None:
+        """A button that takes what the fields hold."""
+
+        def go() -> None:
+            try:
+                made = order()
+            except Refused as refusal:
+                self.show(tag("p", shown(str(refusal)), class_="failure", role="alert"))
+                return
+            self._fields.set_visibility(False)
+            confirm(self, made)
+
+        self._set_buttons((text, go, True), ("Cancel", self.close, False))
+
+    def confirm(self, act: Callable[[], Awaitable[None]]) -> None:
+        self._set_buttons(("Do it", act, True), ("Cancel", self.close, False))
+
+    def close_only(self) -> None:
+        self._set_buttons(("Close", self.close, False))
+
+    def wait(self, text: str) -> None:
+        self.show(tag("p", shown(text), class_="muted", role="status"))
+        self._set_buttons(("Close", self.close, False))
+
+    def show(self, content: Markup) -> None:
+        self._said.set_content(content)
+
+    def close(self) -> None:
+        self._dialog.close()
+
+    def _gone(self) -> None:
+        self.is_closed = True
+        self._dialog.clear()
+        self._dialog.delete()
+
+    def _set_buttons(self, *buttons: tuple[str, Callable[[], object], bool]) -> None:
+        self._buttons.clear()
+        with self._buttons:
+            for text, act, is_first in buttons:
+                button = ui.button(text, on_click=act, color="primary" if is_first else None).props("no-caps")
+                button.props("unelevated" if is_first else "flat")
+
+
+def _select(label: str, options: Mapping[str, str], value: str | None) -> ui.select:
+    chosen = value if value in options else None
+    field = ui.select(dict(options), label=label, value=chosen, with_input=len(options) > 12)
+    return field.classes("wide").props("outlined dense options-dense")
+
+
+def _reason() -> ui.input:
+    return ui.input("Reason (kept in the history)").classes("wide").props("outlined dense maxlength=500")
+
+
+def _releases(seen: PipelineSeen) -> dict[str, str]:
+    return {
+        each.name: f"{version(each.step, each.unique_id)} · {each.name}{' (pinned)' if each.is_pinned else ''}"
+        for each in seen.releases[:_MOST_OPTIONS]
+    }
+
+
+def _chosen(field: ui.select) -> str:
+    if not field.value:
+        raise Refused(f"Choose one: {field.props.get('label', '')}.")
+    return str(field.value)
+
+
+def _alias(text: str) -> str:
+    try:
+        return check_alias(text.strip())
+    except CheckpointError as error:
+        raise Refused(error.message) from error
+
+
+def _plan(rows: list[Mapping[str, str]]) -> Markup:
+    """What a prune would keep and drop."""
+    lines = [
+        tag(
+            "tr",
+            tag("td", row.get("kind", ""), class_="level-wrong" if row.get("kind") == "drop" else "muted"),
+            tag("td", shown(str(row.get("where", ""))), class_="mono"),
+            tag("td", shown(str(row.get("finding", ""))), class_="muted"),
+        )
+        for row in sorted(rows, key=lambda row: row.get("kind") != "drop")
+    ]
+    if not lines:
+        return tag("p", "There is nothing to remove.", role="status")
+    drops = sum(row.get("kind") == "drop" for row in rows)
+    table = tag("div", tag("table", tag("tbody", *lines), class_="grid"), class_="scroll plan")
+    return joined([tag("p", f"{drops} to remove, {len(rows) - drops} to keep.", role="status"), table])

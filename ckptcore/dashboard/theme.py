@@ -1,0 +1,33 @@
+"""The page's own files: one style sheet and one script, served from the package under names that change with them."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+_FILES = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
+_PLACE = Path(__file__).parent / "assets"
+
+
+@cache
+def asset(name: str) -> tuple[bytes, str] | None:
+    """The file and its media type; None for every other name."""
+    return ((_PLACE / name).read_bytes(), _FILES[name]) if name in _FILES else None
+
+
+@cache
+def asset_address(name: str) -> str:
+    """Its path; the digest makes a browser's cache forget an older one."""
+    found = asset(name)
+    assert found is not None
+    return f"/assets/{name}?{hashlib.sha256(found[0]).hexdigest()[:12]}"
+
+
+def stylesheet_link() -> str:
+    return f'<link rel="stylesheet" href="{asset_address("dashboard.css")}">'
+
+
+def head() -> str:
+    """What every page has in its head."""
+    return f'{stylesheet_link()}<script src="{asset_address("dashboard.js")}"></script>'
