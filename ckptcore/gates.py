@@ -14,6 +14,7 @@ from ckptcore.checking import check_on_device, require_device, require_loaded
 from ckptcore.rules.gates import DeviceCheck, Gate, GateReport, Signature, SmokeTest
 from ckptcore.signing import require_signer, sign
 from ckptcore.smoke import run_smoke_test
+from ckptcore.steps import tell, verb
 
 
 def require_ready(gates: Iterable[Gate]) -> None:
@@ -33,11 +34,13 @@ def require_ready(gates: Iterable[Gate]) -> None:
                 assert_never(gate)
 
 
+@verb("gate")
 def pass_gate(gate: Gate, directory: Path, *, is_visible: bool) -> GateReport:
     """What the gate says of the release in ``directory``. A visible one that is signed already is left as it is.
 
     Raises :class:`ReleaseInvalid`, :class:`SmokeFailed` and :class:`SigningFailed`, and what the gate itself lacks.
     """
+    tell(gate=type(gate).__name__, directory=str(directory))
     match gate:
         case DeviceCheck():
             report = check_on_device(directory)

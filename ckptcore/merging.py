@@ -23,6 +23,7 @@ from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan, plan_m
 from ckptcore.rules.output_layout import LaidOut, OutputLayout, laid_out
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.shard_layout import INDEX_NAME
+from ckptcore.steps import tell, verb
 from ckptcore.storage.commit import append_line, sync_directory, write_file
 from ckptcore.storage.copier import Digests, write_shards
 from ckptcore.storage.digests import copy_file, sha256_of
@@ -36,6 +37,7 @@ from ckptcore.storage.staging import clear, commit, drop, forget, held
 _log = logging.getLogger(__name__)
 
 
+@verb("plan")
 def plan(
     checkpoint: LocatedCheckpoint,
     *,
@@ -49,7 +51,9 @@ def plan(
     concerned.
     """
     made = lay_out(checkpoint, selection=selection, layout=layout)
-    return plan_merge(checkpoint, made.outputs, max_shard_bytes=max_shard_bytes, notes=made.notes)
+    planned = plan_merge(checkpoint, made.outputs, max_shard_bytes=max_shard_bytes, notes=made.notes)
+    tell(plan=planned.digest, shards=len(planned.shards), planned_bytes=planned.bytes_out)
+    return planned
 
 
 def lay_out(checkpoint: LocatedCheckpoint, *, selection: Selection, layout: OutputLayout) -> LaidOut:
@@ -58,6 +62,7 @@ def lay_out(checkpoint: LocatedCheckpoint, *, selection: Selection, layout: Outp
     return laid_out(checkpoint.tensors, selection, layout, config)
 
 
+@verb("merge")
 def merge(
     plan: MergePlan,
     out: str | os.PathLike[str],
@@ -136,6 +141,7 @@ def write_output(
     rest = [shard for shard in plan.shards if shard.name not in finished]
     on_progress(sum(shard.size_bytes - len(shard.header) for shard in plan.shards if shard.name in finished))
     check_space(directory, sum(shard.size_bytes for shard in rest))
+    tell(shards=len(rest), bytes=sum(shard.size_bytes for shard in rest))
     check_source(plan)
     journal = directory / JOURNAL_NAME
     if not journal.exists():

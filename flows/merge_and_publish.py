@@ -19,7 +19,7 @@ from ckptcore.pipeline import CheckSettings, SourceChoice
 from ckptcore.pipeline_fields import Alias, Name, Natural, PathText, Seconds
 from ckptcore.publishing import Published
 from ckptcore.reconciling import fingerprint_of
-from ckptcore.rules.pipeline import version_key, version_tag
+from ckptcore.rules.pipeline import run_tags, version_key, version_tag
 from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.versions import Version
 from ckptcore.storage.local import Directories
@@ -30,6 +30,7 @@ from tasks.gate import gate
 from tasks.merge import merge
 from tasks.plan import plan
 from tasks.publish import publish
+from tasks.step_times import steps_shown
 from tasks.validate import validate
 from tasks.verify import verify
 
@@ -68,16 +69,17 @@ def merge_and_publish(
         require_ready(gates)
         expectations = read_expectations(None if source.expectations is None else Path(source.expectations))
         layout = source.layout()
-        version = detect(directory or source.path, source.component, step, unique_id, patience_seconds)
-        _name_this_run(name, version)
-        with alone_with(version, name):
-            verify(version, checks.deep)
-            planned = plan(version, source.selection, source.max_shard_bytes, layout)
-            staged = merge(planned, registry, name, source.attach)
-            if not staged.already_published:
-                validate(staged, expectations)
-            passed = gate(staged, gates, alias) if gates else ()
-            return publish(staged, alias, only_forward=only_forward).after(passed)
+        with steps_shown("merge-and-publish", name) as record:
+            version = detect(directory or source.path, source.component, step, unique_id, patience_seconds)
+            _name_this_run(name, version)
+            with alone_with(version, name):
+                verify(version, checks.deep)
+                planned = plan(version, source.selection, source.max_shard_bytes, layout)
+                staged = merge(planned, registry, name, source.attach)
+                if not staged.already_published:
+                    validate(staged, expectations)
+                passed = gate(staged, gates, alias) if gates else ()
+                return publish(staged, alias, only_forward=only_forward, took=record.totals()).after(passed)
     except VersionIncomplete as refusal:
         if patience_seconds:
             waiting: Published = too_early(refusal)
@@ -91,5 +93,6 @@ def merge_and_publish(
 def _name_this_run(name: str, version: Version) -> None:
     """Name the flow run by its version, which is known only once it is detected, and tag it, to be found by it."""
     key = version_key(name, version.directory, version.unique_id, fingerprint_of(version, Directories()))
+    tags = {*flow_run.tags, version_tag(key), *run_tags(name, version.step)}
     with get_client(sync_client=True) as client:
-        client.update_flow_run(flow_run.id, name=f"{name}: {version.label}", tags={*flow_run.tags, version_tag(key)})
+        client.update_flow_run(flow_run.id, name=f"{name}: {version.label}", tags=tags)

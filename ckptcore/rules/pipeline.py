@@ -50,6 +50,11 @@ def version_parameters(directory: object, unique_id: object) -> dict[str, object
     return {"directory": directory, "unique_id": unique_id}
 
 
+def run_tags(name: str, step: int | None) -> tuple[str, ...]:
+    """The tags by which people find the runs of a name and of a training step in a list of runs."""
+    return (f"ckpt-name:{name}", *(() if step is None else (f"ckpt-step:{step}",)))
+
+
 def merge_limit(name: str, directory: str, unique_id: int) -> str:
     """The global concurrency limit that lets one flow at a time merge a version, wherever in a cluster it runs.
 
