@@ -6,6 +6,7 @@ counted once, for the innermost, so that the seconds of all steps add up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -54,6 +55,9 @@ def totals_of(document: object) -> Mapping[str, VerbTotal]:
     read = {}
     for verb, total in document.items():
         match total:
-            case {"seconds": int() | float() as seconds, "bytes": int(size_bytes)} if seconds >= 0 and size_bytes >= 0:
-                read[str(verb)] = VerbTotal(float(seconds), size_bytes)
+            case {"seconds": int() | float() as seconds, "bytes": int() as size_bytes}:
+                # True is an int too.
+                is_bool = isinstance(seconds, bool) or isinstance(size_bytes, bool)
+                if not is_bool and 0 <= seconds < math.inf and size_bytes >= 0:
+                    read[str(verb)] = VerbTotal(float(seconds), size_bytes)
     return read
