@@ -14,10 +14,9 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 
 from ckptcore.events import DAMAGED, WRITTEN
 from ckptcore.pipeline import Alert, Pipeline, SourceSettings
-from ckptcore.rules.pipeline import glob_of, pipeline_tag, version_parameters
+from ckptcore.rules.pipeline import REFUSED, glob_of, pipeline_tag, version_parameters
 from ckptcore.rules.retention import parse_age
 from flows.parameters import PATIENCE_SECONDS
-from tasks.ending import REFUSED
 
 HEARTBEAT_SECONDS = 30
 _SILENCE = timedelta(seconds=90)

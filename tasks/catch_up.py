@@ -25,11 +25,10 @@ from prefect.states import Cancelled, Crashed
 from ckptcore.events import damaged_event, send
 from ckptcore.pipeline import Pipeline, SourceSettings
 from ckptcore.reconciling import Outstanding, outstanding
-from ckptcore.rules.pipeline import MERGE_LIMITS, version_parameters, version_tag
+from ckptcore.rules.pipeline import MERGE_LIMITS, REFUSED, version_parameters, version_tag
 from ckptcore.rules.reconciling import Attempt, Outcome, next_attempt
 from ckptcore.rules.versions import StateKind
 from tasks.artifacts import Row, artifact_key, show_table
-from tasks.ending import REFUSED
 from tasks.lifecycle_task import lifecycle_task
 
 _UNDERWAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]

@@ -23,6 +23,9 @@ ROLLBACK = "rollback"
 PIN = "pin"
 """What the flows are called on a server; a deployment is ``FLOW/NAME``."""
 
+REFUSED = "Refused"
+"""The name of the state of a run that was refused for good."""
+
 MERGE_LIMITS = "merge:"
 """How the names of all those limits begin."""
 

@@ -124,7 +124,7 @@ class Act:
         return (json.dumps(document, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
-_TEXTS = tuple(field for field in Act.__slots__ if field != "took")
+*_TEXTS, _ = Act.__slots__  # all but the last, `took`, are texts
 
 
 def parse_history(data: bytes) -> tuple[Act, ...]:
@@ -141,7 +141,7 @@ def parse_history(data: bytes) -> tuple[Act, ...]:
         if isinstance(document, dict) and {"at", "act", "release"} <= document.keys():
             fields = [document.get(field, "") for field in _TEXTS]
             if set(map(type, fields)) == {str}:
-                acts.append(Act(*fields, took=totals_of(document.get("took"))))
+                acts.append(Act(*fields, totals_of(document.get("took"))))
     return tuple(acts)
 
 

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+VERBS = ("detect", "verify", "plan", "merge", "validate", "gate", "publish")
+"""The steps of the lifecycle, in their order."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
