@@ -141,7 +141,7 @@ def parse_history(data: bytes) -> tuple[Act, ...]:
         if isinstance(document, dict) and {"at", "act", "release"} <= document.keys():
             fields = [document.get(field, "") for field in _TEXTS]
             if set(map(type, fields)) == {str}:
-                acts.append(Act(*fields, totals_of(document.get("took"))))
+                acts.append(Act(*fields, *[totals_of(document.get("took"))]))
     return tuple(acts)
 
 
