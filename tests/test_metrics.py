@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -23,7 +19,8 @@ from ckptcore.rules.observed import AliasSeen, PipelineSeen, Snapshot, Watched
 from ckptcore.rules.observed_runs import RunKind, RunSeen, ServerSeen
 from ckptcore.rules.pipeline import pipeline_tag
 from tests.builders import write_trainer_run
-from tests.command import REPOSITORY
+from tests.dashboard.serving import serving
+from tests.e2e.running import eventually
 from tests.monitored import NAME, SAVED, monitored, run_everything, seen_in
 from tests.promtool import promtool
 
@@ -181,46 +178,22 @@ def test_runs_as_a_server_has_them(server: str, tmp_path: Path) -> None:
     assert samples["ckpt_prefect_failing"]["audit",] == 1
 
 
-@pytest.fixture
-def dashboard(config: Path, tmp_path: Path) -> Iterator[str]:
-    """The address of a dashboard that asks for a token."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    (tmp_path / "token").write_text(TOKEN)
-    code = "import sys; from ckptcore.cli import main; sys.argv[0] = 'ckpt'; main()"
-    arguments = ["dashboard", "--config", config, "--port", port, "--token-file", tmp_path / "token"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def test_the_dashboard_serves_them_to_who_knows_its_secret(dashboard: str) -> None:
-    with httpx.Client(base_url=dashboard) as client:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                refused = client.get("/metrics")
-                break
-            except httpx.ConnectError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+def test_the_dashboard_serves_them_to_who_knows_its_secret(config: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, "--config", config, secret=TOKEN) as served, httpx.Client(base_url=served.url) as client:
+        refused = client.get("/metrics")
         assert refused.status_code == 401
         assert "ckpt_" not in refused.text
         assert client.get("/metrics", headers={"Authorization": "Bearer another token"}).status_code == 401
-        told: Samples = {}
-        while ("published",) not in told.get("ckpt_newest_step", {}):
-            assert time.monotonic() < deadline
-            answer = client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
-            assert answer.headers["content-type"].startswith("text/plain")
-            told = samples_in(answer.content)
+        eventually(
+            lambda: ("published",) in _told(client).get("ckpt_newest_step", {}), within_s=60, what="a first look"
+        )
+        told = _told(client)
     assert told["ckpt_newest_step"]["published",] == 2
     assert told["ckpt_prefect_up"] == {("http://127.0.0.1:9/api",): 0}
+
+
+def _told(client: httpx.Client) -> Samples:
+    answer = client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.headers["content-type"].startswith("text/plain")
     promtool("check", "metrics", given=answer.content)
+    return samples_in(answer.content)
