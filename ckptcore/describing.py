@@ -43,7 +43,7 @@ class ReleaseDescription:
             "tensors": len(tensors),
             "dtypes": dict(sorted(Counter(record.spec.dtype for record in tensors).items())),
             **{key: value for key, value in document.items() if key not in ("schema", "tensors")},
-            "history": [{field: getattr(act, field) for field in Act.__slots__} for act in self.acts],
+            "history": [act.to_json() for act in self.acts],
         }
 
     def lines(self) -> Iterator[str]:

@@ -24,6 +24,7 @@ from ckptcore.rules.versions import (
     choose_component,
     newest_first,
 )
+from ckptcore.steps import tell, verb
 from ckptcore.storage.local import Directories
 from ckptcore.verifying import Verified, require_sound, verify, verify_listed
 
@@ -73,6 +74,7 @@ def newest_complete(
     return newest_verified(source, component, step, unique_id).report.version
 
 
+@verb("detect")
 def newest_verified(
     source: str | Path, component: str | None = None, step: int | None = None, unique_id: int | None = None
 ) -> Verified:
@@ -81,6 +83,7 @@ def newest_verified(
     survey = asked.survey()
     *passed_over, last = _inspected(asked, survey, step, unique_id)
     if last.report.is_sound:
+        tell(version=last.report.version.label, directory=last.report.version.directory)
         return last
     refused = [*passed_over, last]
     if step is not None or unique_id is not None:

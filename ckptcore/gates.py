@@ -17,6 +17,7 @@ from ckptcore.devices import Claim, DeviceHost, require_devices
 from ckptcore.rules.gates import DeviceCheck, EngineCheck, Gate, GateReport, Signature, SmokeTest, gpus_of
 from ckptcore.signing import require_signer, sign
 from ckptcore.smoke import run_smoke_test
+from ckptcore.steps import tell, verb
 
 
 def require_ready(gates: Iterable[Gate], host: DeviceHost = DeviceHost()) -> None:
@@ -38,12 +39,14 @@ def require_ready(gates: Iterable[Gate], host: DeviceHost = DeviceHost()) -> Non
             require_devices(gpus_of(gate), host.indexes)
 
 
+@verb("gate")
 def pass_gate(gate: Gate, directory: Path, *, is_visible: bool, host: DeviceHost = DeviceHost()) -> GateReport:
     """What the gate says of the release in ``directory``. A visible one that is signed already is left as it is.
 
     A gate that needs devices gets them from ``host``, and waits for them. Raises :class:`ReleaseInvalid`,
     :class:`SmokeFailed` and :class:`SigningFailed`, and what the gate itself lacks.
     """
+    tell(gate=type(gate).__name__, directory=str(directory))
     match gate:
         case DeviceCheck() | EngineCheck():
             with host.claimed(gpus_of(gate)) as claim:

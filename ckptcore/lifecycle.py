@@ -22,6 +22,7 @@ from ckptcore.rules.release import DEFAULT_ALIAS, check_alias
 from ckptcore.rules.selection import Selection
 from ckptcore.rules.shapes import Expectation
 from ckptcore.rules.validation import ValidationReport
+from ckptcore.steps import recorded
 from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.validating import require_valid, validate
 from ckptcore.verifying import Verified
@@ -76,13 +77,14 @@ def run(
     """
     require_ready(gates)
     check_alias(alias)
-    planned = choice.planned()
-    companions = [*companions_of(planned.directory, choice.layout, attach), *attach]
-    staged = stage(planned, registry, name, attach=companions, on_progress=on_plan(planned))
-    if not staged.already_published:
-        validate_staged(staged, expectations)
-    passed = pass_gates(staged, gates, alias=alias)
-    return publish_staged(staged, alias=alias).after(passed)
+    with recorded("run") as record:
+        planned = choice.planned()
+        companions = [*companions_of(planned.directory, choice.layout, attach), *attach]
+        staged = stage(planned, registry, name, attach=companions, on_progress=on_plan(planned))
+        if not staged.already_published:
+            validate_staged(staged, expectations)
+        passed = pass_gates(staged, gates, alias=alias)
+        return publish_staged(staged, alias=alias, took=record.totals()).after(passed)
 
 
 def validate_staged(staged: Staged, expectations: Sequence[Expectation]) -> ValidationReport:

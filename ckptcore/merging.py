@@ -18,6 +18,7 @@ from ckptcore.rules.manifest import MANIFEST_NAME, Manifest
 from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES, MergePlan, plan_merge
 from ckptcore.rules.output_layout import LaidOut, OutputLayout, laid_out
 from ckptcore.rules.selection import Selection
+from ckptcore.steps import tell, verb
 from ckptcore.storage.copier import Digests
 from ckptcore.storage.digests import sha256_of
 from ckptcore.storage.progress import OnProgress, ignore_progress
@@ -26,6 +27,7 @@ from ckptcore.storage.staging import commit, drop, forget, held
 from ckptcore.writing import begin, finish, write_rest
 
 
+@verb("plan")
 def plan(
     checkpoint: LocatedCheckpoint,
     *,
@@ -40,7 +42,9 @@ def plan(
     """
     with collector_paused():
         made = lay_out(checkpoint, selection=selection, layout=layout)
-        return plan_merge(checkpoint, made.outputs, max_shard_bytes=max_shard_bytes, notes=made.notes)
+        planned = plan_merge(checkpoint, made.outputs, max_shard_bytes=max_shard_bytes, notes=made.notes)
+    tell(plan=planned.digest, shards=len(planned.shards), planned_bytes=planned.bytes_out)
+    return planned
 
 
 def lay_out(checkpoint: LocatedCheckpoint, *, selection: Selection, layout: OutputLayout) -> LaidOut:
@@ -49,6 +53,7 @@ def lay_out(checkpoint: LocatedCheckpoint, *, selection: Selection, layout: Outp
     return laid_out(checkpoint.tensors, selection, layout, config)
 
 
+@verb("merge")
 def merge(
     plan: MergePlan,
     out: str | os.PathLike[str],

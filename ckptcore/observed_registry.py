@@ -16,9 +16,10 @@ from ckptcore.clock import seconds_of
 from ckptcore.errors import CheckpointError
 from ckptcore.pinning import pins_on
 from ckptcore.registry import Shelf, aliases_on, history_of, is_release, shelf_of
-from ckptcore.rules.observed import AliasSeen, DiskSeen, ReleaseSeen
+from ckptcore.rules.observed import AliasSeen, DiskSeen, ReleaseSeen, WorkSeen
 from ckptcore.rules.release import Act, ReleaseName, parse_release_name
 from ckptcore.rules.retention import PRUNE
+from ckptcore.rules.steps import VERBS, VerbTotal
 
 MERGING_SECONDS = 300.0
 """A staging directory in which nothing was written for so long was left by a merge that was killed."""
@@ -54,6 +55,7 @@ class RegistryEye:
         self.retired: tuple[Retired, ...] = ()
         self.aliases: tuple[AliasSeen, ...] = ()
         self.merging: frozenset[Named] = frozenset()
+        self.work = WorkSeen()
         self.troubles: tuple[str, ...] = ()
 
     def made(self, step: int | None, unique_id: int) -> frozenset[str]:
@@ -111,6 +113,7 @@ class RegistryEye:
 
     def _read(self, shelf: Shelf) -> None:
         acts = history_of(shelf)
+        self.work = _work(acts)
         published = {act.release: seconds_of(act.at) for act in acts if act.act == "publish"}
         moved = {act.alias: seconds_of(act.at) for act in acts if act.alias}
         pins, names = pins_on(shelf), _names_in(shelf.releases)
@@ -184,6 +187,19 @@ def _stamp(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_mtime_ns, status.st_size
+
+
+def _work(acts: Sequence[Act]) -> WorkSeen:
+    """What all publications took; a history may name any verb, and only those that there are count."""
+    took = [act.took for act in acts if act.act == "publish"]
+    total: dict[str, VerbTotal] = {}
+    for one in took:
+        for verb in VERBS:
+            if verb in one:
+                before = total.get(verb, VerbTotal(0.0, 0))
+                total[verb] = VerbTotal(before.seconds + one[verb].seconds, before.size_bytes + one[verb].size_bytes)
+    last = next((one for one in reversed(took) if one), {})
+    return WorkSeen(len(took), total, {verb: last[verb] for verb in VERBS if verb in last})
 
 
 def _names_in(directory: Path) -> frozenset[str]:

@@ -115,6 +115,8 @@ class _Eye:
                 *(() if source is None else source.troubles.values()),
             ],
         )
+        if registry is not None:
+            self.seen = replace(self.seen, work=registry.work)
         self._numbers = numbers
 
     def _made(self, step: int | None, unique_id: int) -> frozenset[str]:

@@ -8,7 +8,7 @@ moves the alias last; ``publish`` does all of it for an output that was merged b
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,6 +39,8 @@ from ckptcore.rules.manifest import (
 )
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.release import DEFAULT_ALIAS, check_alias, check_name, is_published, release_name
+from ckptcore.rules.steps import NOTHING_TOOK, VerbTotal
+from ckptcore.steps import tell, verb
 from ckptcore.storage.commit import locked, sync_directory, write_file
 from ckptcore.storage.copier import Digests
 from ckptcore.storage.digests import copy_file, sha256_of
@@ -139,7 +141,11 @@ def staging(
     attached = _attachments(attach)
     records = tuple(sha256_of(path, ignore_progress) for path in attached)
     release = release_name(plan.step, plan.unique_id, release_identity(plan.digest, records))
-    with _held(shelf, release) as (staged, is_to_write):
+    with (
+        verb("merge"),
+        _held(shelf, release) as (staged, is_to_write),
+    ):
+        tell(name=name, release=release)
         writing = begin(plan, Path(staged.path), digests=Digests.TENSORS, fsync=True) if is_to_write else None
         yield Staging(staged, writing, tuple(zip(attached, records, strict=True)), flow_run)
 
@@ -224,15 +230,23 @@ def _kept(shelf: Shelf, staged: Staged) -> Iterator[Path]:
         yield Path(staged.path)
 
 
+@verb("publish")
 def publish_staged(
-    staged: Staged, *, alias: str = DEFAULT_ALIAS, flow_run: str = "", reason: str = "", only_forward: bool = False
+    staged: Staged,
+    *,
+    alias: str = DEFAULT_ALIAS,
+    flow_run: str = "",
+    reason: str = "",
+    only_forward: bool = False,
+    took: Mapping[str, VerbTotal] = NOTHING_TOOK,
 ) -> Published:
     """Make a staged release visible in one rename, then move ``alias`` to it in another, then record the act.
 
     With ``only_forward`` the alias stays where it names a later version of the same run, so that what is published
     late does not take its place. Killed anywhere between, the same call finishes what is left; called again, it does
-    nothing.
+    nothing. What the steps before it ``took`` is recorded with it.
     """
+    tell(name=staged.name, release=staged.release, alias=alias)
     shelf = shelf_of(staged.registry, staged.name)
     check_alias(alias)
     target = shelf.release(staged.release)
@@ -250,13 +264,22 @@ def publish_staged(
             source = read_manifest(target).source
             moves = not (only_forward and _is_behind(shelf, alias, source))
             if moves:
-                fingerprint = source.fingerprint
                 move_alias(
-                    shelf, "publish", alias, staged.release, flow_run=flow_run, reason=reason, source=fingerprint
+                    shelf,
+                    "publish",
+                    alias,
+                    staged.release,
+                    flow_run=flow_run,
+                    reason=reason,
+                    source=source.fingerprint,
+                    took=took,
                 )
                 did_work = True
             elif did_work or not is_published(history, staged.release, ""):
-                record(shelf, "publish", staged.release, flow_run=flow_run, reason=reason, source=source.fingerprint)
+                fingerprint = source.fingerprint
+                record(
+                    shelf, "publish", staged.release, flow_run=flow_run, reason=reason, source=fingerprint, took=took
+                )
                 did_work = True
             alias = alias if moves else ""
     return Published(staged.registry, staged.name, staged.release, str(target), alias, did_work)

@@ -20,6 +20,7 @@ from ckptcore.clock import now
 from ckptcore.errors import InvalidName, ReleaseInvalid, ReleaseNotFound
 from ckptcore.rules.manifest import MANIFEST_NAME
 from ckptcore.rules.release import HISTORY, RELEASES, Act, check_name, parse_history, parse_reference, release_named_by
+from ckptcore.rules.steps import NOTHING_TOOK, VerbTotal
 from ckptcore.storage.commit import append_line, make_directory, point_symlink
 from ckptcore.storage.refusals import reported
 from ckptcore.storage.regular_files import lies_at, read_document
@@ -168,6 +169,7 @@ def record(
     flow_run: str = "",
     reason: str = "",
     source: str = "",
+    took: Mapping[str, VerbTotal] = NOTHING_TOOK,
 ) -> None:
     """Append an act to the history, with who, where and when. The caller holds the lock."""
     entry = Act(
@@ -182,12 +184,21 @@ def record(
         reason=reason,
         source=source,
         by=asked_by(),
+        took=took,
     )
     append_line(shelf.history, entry.to_line())
 
 
 def move_alias(
-    shelf: Shelf, act: str, alias: str, release: str, *, flow_run: str = "", reason: str = "", source: str = ""
+    shelf: Shelf,
+    act: str,
+    alias: str,
+    release: str,
+    *,
+    flow_run: str = "",
+    reason: str = "",
+    source: str = "",
+    took: Mapping[str, VerbTotal] = NOTHING_TOOK,
 ) -> None:
     """Point ``alias`` to ``release`` in one step and record it as ``act``. The caller holds the lock."""
     previous = pointed_to(shelf, alias)
@@ -196,7 +207,9 @@ def move_alias(
         # Whoever moved it was killed before it was recorded: this finishes that act, and records what was before it.
         previous = next((act.release for act in reversed(history) if act.alias == alias), "")
     point_symlink(shelf.alias(alias), f"{RELEASES}/{release}")
-    record(shelf, act, release, alias=alias, previous=previous, flow_run=flow_run, reason=reason, source=source)
+    record(
+        shelf, act, release, alias=alias, previous=previous, flow_run=flow_run, reason=reason, source=source, took=took
+    )
 
 
 def resolve(registry: str | os.PathLike[str], reference: str) -> Path:

@@ -16,6 +16,7 @@ from ckptcore.rules.shapes import Expectation
 from ckptcore.rules.shard_layout import INDEX_NAME
 from ckptcore.rules.tensors import TensorSpec
 from ckptcore.rules.validation import FoundOutput, ValidationReport, check_output, compare_file, files_to_read
+from ckptcore.steps import tell, verb
 from ckptcore.storage.digests import sha256_of
 from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.storage.refusals import reported
@@ -35,6 +36,7 @@ class Examined:
     unread: tuple[FileRecord, ...]
 
 
+@verb("validate")
 def validate(
     path: str | os.PathLike[str],
     *,
@@ -49,6 +51,7 @@ def validate(
     """
     directory = Path(path)
     examined = examine(directory, expectations)
+    tell(directory=os.fspath(path), files=examined.report.files, bytes=sum(f.size_bytes for f in examined.unread))
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         read = pool.map(lambda promised: reread(directory, promised, on_progress), examined.unread)
         issues = [issue for found in read for issue in found]

@@ -25,6 +25,7 @@ from ckptcore.rules.stored import StoredArray
 from ckptcore.rules.tensors import Index, IndexedTensor, TensorSpec
 from ckptcore.rules.verification import VerificationReport
 from ckptcore.rules.versions import MISSING_DIRECTORY, Listing, StateKind, Version, check_marks
+from ckptcore.steps import tell, verb
 from ckptcore.storage.local import Directories, fingerprint
 from ckptcore.storage.progress import OnProgress, ignore_progress
 
@@ -57,10 +58,12 @@ def verify(version: Version, *, deep: bool = False, on_progress: OnProgress = ig
     return verify_listed(version, Directories(), deep=deep, on_progress=on_progress)
 
 
+@verb("verify")
 def verify_listed(
     version: Version, directories: Directories, *, deep: bool = False, on_progress: OnProgress = ignore_progress
 ) -> Verified:
     """:func:`verify` for one of many versions, whose directories may have been listed already."""
+    tell(version=version.label, directory=version.directory)
     listing, marks = directories.listing(version.directory), directories.listing(version.marks_directory)
     if listing is None or marks is None:
         gone = Issue(version.label, "its directory is missing", version.directory, code=MISSING_DIRECTORY)
@@ -87,6 +90,7 @@ def verify_listed(
         issues += [*save_issues(version, listing), *_changes(version, source)]
         notes = [*scan.notes, *_directory_notes(version, promised.index, listing), *_inferred_notes(promised.index)]
         report = _report(version, promised, scan, tensors, payloads, issues, notes)
+        tell(state=report.state.kind.value, files=len(report.files), tensors=report.tensor_count, issues=len(issues))
         if not report.is_sound:
             return Verified(report, None)
         return Verified(report, _located(version, promised.metadata, source, tensors))

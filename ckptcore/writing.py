@@ -27,6 +27,7 @@ from ckptcore.rules.layout import metadata_name
 from ckptcore.rules.manifest import MANIFEST_NAME, FileRecord, Manifest, SourceRecord, tensor_records
 from ckptcore.rules.merge_plan import MergePlan
 from ckptcore.rules.shard_layout import INDEX_NAME
+from ckptcore.steps import tell
 from ckptcore.storage.commit import remove_tree, sync_directory, write_file
 from ckptcore.storage.copier import Digests, write_shards
 from ckptcore.storage.digests import copy_file, sha256_of
@@ -75,7 +76,9 @@ def begin(plan: MergePlan, staging: Path, *, digests: Digests, fsync: bool) -> W
     if kept:
         _log.info("%s: going on with %d of %d shards finished", staging, len(kept), len(plan.shards))
     rest = [shard for shard in plan.shards if shard.name not in kept]
-    check_space(staging, sum(shard.size_bytes for shard in rest))
+    rest_bytes = sum(shard.size_bytes for shard in rest)
+    tell(shards=len(rest), bytes=rest_bytes)
+    check_space(staging, rest_bytes)
     return Writing(plan, staging, parts, digests, fsync, tuple(shard.name for shard in rest))
 
 

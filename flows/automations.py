@@ -14,10 +14,10 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 
 from ckptcore.events import DAMAGED, WRITTEN
 from ckptcore.pipeline import Alert, Pipeline, SourceSettings
-from ckptcore.rules.pipeline import pipeline_tag, version_parameters, version_patterns
+from ckptcore.rules.pipeline import REFUSED, pipeline_tag, version_parameters, version_patterns
 from ckptcore.rules.retention import parse_age
 from flows.parameters import PATIENCE_SECONDS
-from tasks.ending import NOT_PASSED, NOT_YET, REFUSED, SUPERSEDED
+from tasks.ending import NOT_PASSED, NOT_YET, SUPERSEDED
 
 HEARTBEAT_SECONDS = 30
 _SILENCE = timedelta(seconds=90)

@@ -22,7 +22,7 @@ from ckptcore.pipeline_fields import Alias, DeviceIndexes, Name, Natural, PathTe
 from ckptcore.publishing import Published
 from ckptcore.reconciling import fingerprint_of
 from ckptcore.rules.gates import GateReport, divided
-from ckptcore.rules.pipeline import version_key, version_tag
+from ckptcore.rules.pipeline import run_tags, version_key, version_tag
 from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.versions import Version
 from ckptcore.storage.local import Directories
@@ -34,6 +34,7 @@ from tasks.gate_elsewhere import gate_elsewhere
 from tasks.merge import merge
 from tasks.plan import plan
 from tasks.publish import publish
+from tasks.step_times import steps_shown
 from tasks.superseding import turn_of
 from tasks.validate import validate
 from tasks.verify import verify
@@ -82,25 +83,26 @@ def merge_and_publish(
         elsewhere, here = ((), gates) if gates_deployment is None else divided(gates)
         require_ready(here, DeviceHost(gpu_devices))
         expectations = read_expectations(None if source.expectations is None else Path(source.expectations))
-        version = detect(directory or source.path, source.component, step, unique_id, patience_seconds)
-        _name_this_run(name, version)
-        require_turn = turn_of(version, source.path, registry, name, superseded)
-        with alone_with(version, name):
-            require_turn()
-            verify(version, checks.deep)
-            planned = plan(version, source.selection, source.max_shard_bytes, layout)
-            require_turn()
-            staged = merge(planned, registry, name, source.attach, runner, require_turn)
-            if not staged.already_published:
-                require_turn(staged)
-                validate(staged, expectations)
-                require_turn(staged)
-            passed: tuple[GateReport, ...] = ()
-            if elsewhere and gates_deployment is not None:
-                passed += gate_elsewhere(staged, checks, gates_deployment, source.selection, alias)
-            if here:
-                passed += gate(staged, here, alias, gpu_devices)
-            return publish(staged, alias, only_forward=only_forward).after(passed)
+        with steps_shown("merge-and-publish", name) as record:
+            version = detect(directory or source.path, source.component, step, unique_id, patience_seconds)
+            _name_this_run(name, version)
+            require_turn = turn_of(version, source.path, registry, name, superseded)
+            with alone_with(version, name):
+                require_turn()
+                verify(version, checks.deep)
+                planned = plan(version, source.selection, source.max_shard_bytes, layout)
+                require_turn()
+                staged = merge(planned, registry, name, source.attach, runner, require_turn)
+                if not staged.already_published:
+                    require_turn(staged)
+                    validate(staged, expectations)
+                    require_turn(staged)
+                passed: tuple[GateReport, ...] = ()
+                if elsewhere and gates_deployment is not None:
+                    passed += gate_elsewhere(staged, checks, gates_deployment, source.selection, alias)
+                if here:
+                    passed += gate(staged, here, alias, gpu_devices)
+                return publish(staged, alias, only_forward=only_forward, took=record.totals()).after(passed)
     except Superseded as newer:
         stopped: Published = superseded_by(newer)
         return stopped
@@ -117,5 +119,6 @@ def merge_and_publish(
 def _name_this_run(name: str, version: Version) -> None:
     """Name the flow run by its version, which is known only once it is detected, and tag it, to be found by it."""
     key = version_key(name, version.directory, version.unique_id, fingerprint_of(version, Directories()))
+    tags = {*flow_run.tags, version_tag(key), *run_tags(name, version.step)}
     with get_client(sync_client=True) as client:
-        client.update_flow_run(flow_run.id, name=f"{name}: {version.label}", tags={*flow_run.tags, version_tag(key)})
+        client.update_flow_run(flow_run.id, name=f"{name}: {version.label}", tags=tags)

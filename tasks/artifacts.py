@@ -1,18 +1,20 @@
-"""What a step shows in Prefect's interface: keys made from any name, tables and pages of bounded size.
+"""What a step shows in Prefect's interface: keys made from any name; tables, pages and pictures of bounded size.
 
 An artifact belongs to a task run. Where there is none, as when a task's function is called by itself, nothing is made.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
-from prefect.context import TaskRunContext
+from prefect.artifacts import create_image_artifact, create_markdown_artifact, create_table_artifact
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.logging import get_run_logger
 
 from ckptcore.errors import CheckpointError
 from ckptcore.rules.issues import Issue
@@ -27,6 +29,11 @@ Row = dict[str, str]
 def is_in_task_run() -> bool:
     """Whether there is a task run that an artifact could belong to."""
     return TaskRunContext.get() is not None
+
+
+def is_in_flow_run() -> bool:
+    """Whether there is a flow run, with or without a task's, that an artifact could belong to."""
+    return FlowRunContext.get() is not None
 
 
 def artifact_key(what: str, name: str) -> str:
@@ -71,6 +78,21 @@ def show_page(key: str, lines: Sequence[str], description: str) -> None:
     """A markdown artifact."""
     if is_in_task_run():
         create_markdown_artifact("\n".join(lines), key=key, description=description)
+
+
+def show_picture(key: str, svg: str, description: str) -> None:
+    """An image artifact that holds the picture itself, so that it is seen wherever Prefect's interface is.
+
+    A picture that cannot be shown is no reason for a run to fail.
+    """
+    if not (is_in_task_run() or is_in_flow_run()):
+        return
+    # Both of Prefect's interfaces put the address into an <img>, where a picture can neither run nor load anything.
+    address = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    try:
+        create_image_artifact(address, key=key, description=description)
+    except Exception:  # noqa: BLE001 - whatever the client raises, the checkpoint is what matters
+        get_run_logger().warning("cannot show %s in Prefect", key, exc_info=True)
 
 
 def cell(text: object) -> str:

@@ -6,9 +6,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun
 
-from ckptcore.rules.pipeline import version_tag
+from ckptcore.rules.pipeline import REFUSED, version_tag
 from ckptcore.rules.reconciling import Attempt, Outcome
-from tasks.ending import REFUSED
 
 
 def attempts_of(client: SyncPrefectClient, key: str) -> list[Attempt]:

@@ -10,9 +10,9 @@ from typing import Any
 from prefect.states import Completed, Failed
 
 from ckptcore.errors import CheckpointError
+from ckptcore.rules.pipeline import REFUSED
 from tasks.retrying import is_final
 
-REFUSED = "Refused"
 NOT_YET = "NotYet"
 NOT_PASSED = "NotPassed"
 SUPERSEDED = "Superseded"

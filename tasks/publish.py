@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from prefect.logging import get_run_logger
@@ -11,17 +11,29 @@ from prefect.runtime import flow_run
 from ckptcore.publishing import Published, Staged, publish_staged
 from ckptcore.rules.manifest import Manifest
 from ckptcore.rules.release import DEFAULT_ALIAS
+from ckptcore.rules.steps import NOTHING_TOOK, VerbTotal
 from ckptcore.validating import read_manifest
 from tasks.artifacts import MOST_ROWS, artifact_key, cell, show_page
 from tasks.lifecycle_task import lifecycle_task
 
 
 @lifecycle_task
-def publish(staged: Staged, alias: str = DEFAULT_ALIAS, reason: str = "", only_forward: bool = False) -> Published:
+def publish(
+    staged: Staged,
+    alias: str = DEFAULT_ALIAS,
+    reason: str = "",
+    only_forward: bool = False,
+    took: Mapping[str, VerbTotal] | None = None,
+) -> Published:
     """The published release, shown as a page. Where it stands already, nothing is done; with ``only_forward`` the alias
-    stays where it names a later version."""
+    stays where it names a later version. What the steps before it ``took`` is recorded with it."""
     published = publish_staged(
-        staged, alias=alias, flow_run=str(flow_run.id or ""), reason=reason, only_forward=only_forward
+        staged,
+        alias=alias,
+        flow_run=str(flow_run.id or ""),
+        reason=reason,
+        only_forward=only_forward,
+        took=took or NOTHING_TOOK,
     )
     done = "published" if published.did_work else "is published already:"
     get_run_logger().info("%s %s@%s at %s", done, published.name, published.release, published.path)

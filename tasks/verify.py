@@ -6,17 +6,20 @@ from collections.abc import Iterator
 
 from prefect.logging import get_run_logger
 
+from ckptcore.rules.pictures import cells_of, rank_map
 from ckptcore.rules.verification import VerificationReport
 from ckptcore.rules.versions import Version
 from ckptcore.verifying import require_sound
 from ckptcore.verifying import verify as verify_version
-from tasks.artifacts import Row, artifact_key, issue_rows, show_table
+from tasks.artifacts import Row, artifact_key, issue_rows, show_picture, show_table
 from tasks.lifecycle_task import lifecycle_task
 
 
 @lifecycle_task
 def verify(version: Version, deep: bool = False) -> VerificationReport:
-    """The report of a sound version, shown as a table; an unsound one is shown too, then refused with every issue.
+    """The report of a sound version, shown as a table and as a map of its ranks.
+
+    An unsound one is shown too, then refused with every issue.
 
     Headers only, unless ``deep``.
     """
@@ -33,6 +36,7 @@ def verify(version: Version, deep: bool = False) -> VerificationReport:
     )
     headline = next(iter(report.lines()))
     show_table(artifact_key("verification", version.source), report_rows(report), headline)
+    show_picture(artifact_key("ranks", version.source), rank_map(headline, cells_of(report)), headline)
     require_sound(verified)
     return report
 

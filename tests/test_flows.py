@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import socket
@@ -33,7 +34,7 @@ from ckptcore.lifecycle import Choice
 from ckptcore.mappings import mapping
 from ckptcore.pipeline import CheckSettings, SourceChoice
 from ckptcore.publishing import Staged
-from ckptcore.registry import resolve
+from ckptcore.registry import history_of, resolve, shelf_of
 from ckptcore.rules.output_layout import OutputLayout
 from ckptcore.rules.selection import Selection
 from ckptcore.validating import read_manifest
@@ -44,6 +45,7 @@ from tasks.merge import merge
 from tasks.plan import plan
 from tasks.retrying import RETRY_DELAYS_SECONDS
 from tests.builders import SavedCheckpoint, write_trainer_run
+from tests.collector import ckpt_code, collecting
 from tests.command import REPOSITORY, ckpt_process
 from tests.corpus import LLAMA_RUN
 
@@ -84,6 +86,12 @@ def artifacts_of(flow_run_id: UUID) -> list[Artifact]:
         return [found for found in client.read_artifacts(artifact_filter=wanted) if found.key]  # no results of runs
 
 
+def svg_of(picture: Artifact) -> str:
+    scheme, _, data = str(picture.data).partition(",")
+    assert scheme == "data:image/svg+xml;base64"
+    return base64.b64decode(data).decode()
+
+
 def test_the_newest_version_is_published_once(server: str, registry: str) -> None:
     first = merge_and_publish(LLAMA, registry, "Llama_3", return_state=True)
     published = first.result()
@@ -101,6 +109,7 @@ def test_the_newest_version_is_published_once(server: str, registry: str) -> Non
         "merge-llama-3": "progress",
         "validation-llama-3": "table",
         "release-llama-3": "markdown",
+        "steps-llama-3": "image",
     }
     assert float(str(shown["merge-llama-3"].data)) == 100.0
     page = str(shown["release-llama-3"].data)
@@ -109,6 +118,15 @@ def test_the_newest_version_is_published_once(server: str, registry: str) -> Non
     [verification] = [found for key, found in shown.items() if key.startswith("verification-")]
     rows = json.loads(str(verification.data))
     assert [row["where"] for row in rows if row["kind"] == "file"] == ["0.metadata", "0_0.distcp", "1_0.distcp"]
+    pictures = {key.partition("-")[0]: svg_of(found) for key, found in shown.items() if found.type == "image"}
+    assert set(pictures) == {"ranks", "steps"}
+    assert "2 present" in pictures["ranks"]
+    for verb in ("detect", "verify", "plan", "merge", "validate", "publish"):
+        assert f">{verb}</text>" in pictures["steps"]
+    assert {"ckpt-name:Llama_3", "ckpt-step:100"} < set(run.tags)
+    [act] = history_of(shelf_of(registry, "Llama_3"))
+    assert list(act.took) == ["detect", "verify", "plan", "merge", "validate"]
+    assert act.took["merge"].size_bytes == act.took["validate"].size_bytes == manifest.files[0].size_bytes
 
     again = merge_and_publish(LLAMA, registry, "Llama_3", return_state=True)
     assert again.result().did_work is False
@@ -158,7 +176,7 @@ def test_a_refusal_fails_the_run_at_once_with_every_issue(
         state.result()
     runs = task_runs_of(flow_run_of(state).id, last="detect")
     assert {name: run.run_count for name, run in runs.items()} == {"detect": 1}
-    [artifact] = artifacts_of(flow_run_of(state).id)
+    [artifact] = [found for found in artifacts_of(flow_run_of(state).id) if found.type == "table"]
     assert "0_0.distcp" in str(artifact.data)
     assert not Path(registry).exists()
     assert "Traceback" not in capfd.readouterr().err
@@ -296,3 +314,20 @@ def test_the_example_in_the_documentation(
     monkeypatch.chdir(tmp_path)
     exec(compile(example, str(tmp_path / "example.py"), "exec"), {"__name__": "example"})
     assert capsys.readouterr().out.splitlines()[-1] == str(resolve(tmp_path / "registry", "llama@candidate"))
+
+
+def test_the_spans_of_a_flow_run_are_one_trace(server: str, tmp_path: Path) -> None:
+    code = """
+import sys
+from flows.merge_and_publish import merge_and_publish
+merge_and_publish({"path": sys.argv[1]}, *sys.argv[2:])
+"""
+    with collecting() as collected:
+        traced = {"PREFECT_API_URL": server, "OTEL_EXPORTER_OTLP_ENDPOINT": collected.url}
+        done = ckpt_code(LLAMA_RUN, tmp_path, "llama", code=code, **traced)
+    assert done.returncode == 0, done.stderr
+    [root] = collected.named("ckpt.merge-and-publish")
+    assert {span.trace_id for span in collected.spans} == {root.trace_id}
+    assert {span.name for span in collected.spans if span.parent_span_id == root.span_id} == {
+        f"ckpt.{verb}" for verb in ("detect", "verify", "plan", "merge", "validate", "publish")
+    }

@@ -92,7 +92,7 @@ def history(registry: Registry, name: Name, as_json: Json = False) -> None:
 
     acts = history_of(existing_shelf(registry, name))
     if as_json:
-        print_json([{field: getattr(act, field) for field in act.__slots__} for act in acts])
+        print_json([act.to_json() for act in acts])
     else:
         for act in acts:
             print(line_of(act))

@@ -20,6 +20,7 @@ from ckptcore.dashboard.release_page import release_page
 from ckptcore.dashboard.theme import asset
 from ckptcore.dashboard.timeline import timeline_page
 from ckptcore.dashboard.version_page import version_page
+from ckptcore.metrics import exposition
 from ckptcore.rules.observed import Watched
 
 DEFAULT_HOST = "127.0.0.1"
@@ -79,6 +80,13 @@ def add_routes(context: Context) -> None:
         if found is None:
             return PlainTextResponse("There is no such file.", 404)
         return Response(found[0], media_type=found[1], headers={"Cache-Control": "public, max-age=31536000, immutable"})
+
+    @app.get("/metrics", include_in_schema=False)
+    def metrics(request: Request) -> Response:
+        refresher = context.refresher
+        accept = request.headers.get("accept", "")
+        body, content_type = exposition(refresher.snapshot, refresher.servers, accept)
+        return Response(body, headers={"Content-Type": content_type})
 
     @ui.page("/")
     def overview() -> None:

@@ -58,11 +58,11 @@ class PrefectApi:
             at_work = [replace(run, progress=progress.get(run.id)) for run in at_work]
             ended = [*self._runs(_FAILED, "END_TIME_DESC"), *self._runs(_ENDED, "END_TIME_DESC", without=[RECONCILE])]
             ended.sort(key=lambda run: run.ended_at or 0.0, reverse=True)
-            late = self._late_count()
+            late, scheduled = self._scheduled_count("before_"), self._scheduled_count("after_")
         except PrefectUnavailable as error:
             return ServerSeen(self.url, why=error.message, asked_at=time.time())
         deployments = {f"{flow}/{name}": key for key, (flow, name) in self._deployments.items()}
-        return ServerSeen(self.url, True, "", time.time(), (*at_work, *ended), late, deployments)
+        return ServerSeen(self.url, True, "", time.time(), (*at_work, *ended), late, deployments, scheduled)
 
     def run(self, run_id: str) -> RunSeen:
         """One run as it is now. Raises :class:`PrefectUnavailable`."""
@@ -179,14 +179,14 @@ class PrefectApi:
             progress.setdefault(str(found.get("flow_run_id")), told)
         return progress
 
-    def _late_count(self) -> int:
-        before = datetime.now(UTC).isoformat()
-        late = {
+    def _scheduled_count(self, side: str) -> int:
+        """How many runs wait for a worker whose time is over, or for their time."""
+        scheduled = {
             "tags": {"all_": [TAG]},
             "state": {"type": {"any_": ["SCHEDULED"]}},
-            "expected_start_time": {"before_": before},
+            "expected_start_time": {side: datetime.now(UTC).isoformat()},
         }
-        return int(self._ask("POST", "/flow_runs/count", {"flow_runs": late}))
+        return int(self._ask("POST", "/flow_runs/count", {"flow_runs": scheduled}))
 
     def _all(self, path: str, asked: Json) -> list[Json]:
         found: list[Json] = []

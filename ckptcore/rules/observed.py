@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ckptcore.rules.steps import VerbTotal
 from ckptcore.rules.versions import StateKind, version_label
 
 QUIET_SECONDS = 60.0
@@ -110,6 +111,15 @@ class AliasSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkSeen:
+    """What publishing took, by verb, as the history says: in all, and the last time. ``publications`` counts them."""
+
+    publications: int = 0
+    total: Mapping[str, VerbTotal] = field(default_factory=dict)
+    last: Mapping[str, VerbTotal] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class DiskSeen:
     """The file system of a registry. ``grows_bytes_a_second`` is what all that is published there adds, net."""
 
@@ -148,6 +158,7 @@ class PipelineSeen:
     newest_complete: VersionSeen | None = None
     newest_published: VersionSeen | None = None
     counts: Mapping[Stage, int] = field(default_factory=dict)
+    work: WorkSeen = WorkSeen()
 
     @property
     def key(self) -> str:

@@ -91,6 +91,8 @@ class ServerSeen:
     runs: tuple[RunSeen, ...] = ()
     late_count: int = 0
     deployments: Mapping[str, str] = field(default_factory=dict)
+    scheduled_count: int = 0
+    """Runs whose time is yet to come."""
 
     def of(self, watched: Watched) -> tuple[RunSeen, ...]:
         """The runs that belong to what is watched: those that publish its name, and those for the whole pipeline."""

@@ -25,6 +25,9 @@ ROLLBACK = "rollback"
 PIN = "pin"
 """What the flows are called on a server; a deployment is ``FLOW/NAME``."""
 
+REFUSED = "Refused"
+"""The name of the state of a run that was refused for good."""
+
 MERGE_LIMITS = "merge:"
 """How the names of all those limits begin."""
 
@@ -50,6 +53,11 @@ def version_parameters(directory: object, unique_id: object) -> dict[str, object
     """The parameters that narrow a run of the publishing flow to one version. Each is one of its own: the parameters of
     a run replace those of its deployment whole, and are no part of them."""
     return {"directory": directory, "unique_id": unique_id}
+
+
+def run_tags(name: str, step: int | None) -> tuple[str, ...]:
+    """The tags by which people find the runs of a name and of a training step in a list of runs."""
+    return (f"ckpt-name:{name}", *(() if step is None else (f"ckpt-step:{step}",)))
 
 
 def merge_limit(name: str, directory: str, unique_id: int) -> str:

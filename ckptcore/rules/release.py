@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ckptcore.errors import InvalidName
 from ckptcore.rules.json_documents import NotJson, parse_json
+from ckptcore.rules.steps import VerbTotal, totals_of
 
 RELEASES = "releases"
 HISTORY = "history.jsonl"
@@ -109,11 +110,21 @@ class Act:
     """The fingerprint of what a published release was made from."""
     by: str = ""
     """Who asked for it, where that is not ``user``, whose process did it."""
+    took: Mapping[str, VerbTotal] = field(default_factory=dict)
+    """What the steps of the run took that published it."""
+
+    def to_json(self) -> dict[str, object]:
+        """The act as a JSON object, with every field."""
+        took = {verb: total.to_json() for verb, total in self.took.items()}
+        return {field: getattr(self, field) for field in self.__slots__} | {"took": took}
 
     def to_line(self) -> bytes:
-        document = {field: getattr(self, field) for field in self.__slots__ if getattr(self, field)}
+        document = {field: value for field, value in self.to_json().items() if value}
         # A reason may hold bytes that are no UTF-8; as escapes they stay one line of JSON.
         return (json.dumps(document, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+
+
+*_TEXTS, _ = Act.__slots__  # all but the last, `took`, are texts
 
 
 def parse_history(data: bytes) -> tuple[Act, ...]:
@@ -128,9 +139,9 @@ def parse_history(data: bytes) -> tuple[Act, ...]:
         except NotJson:
             continue
         if isinstance(document, dict) and {"at", "act", "release"} <= document.keys():
-            fields = [document.get(field, "") for field in Act.__slots__]
+            fields = [document.get(field, "") for field in _TEXTS]
             if set(map(type, fields)) == {str}:
-                acts.append(Act(*fields))
+                acts.append(Act(*fields, *[totals_of(document.get("took"))]))
     return tuple(acts)
 
 
