@@ -18,20 +18,20 @@ from ckptcore.validating import read_manifest
 
 def watched_in_configs(configs: Sequence[str | os.PathLike[str]]) -> tuple[Watched, ...]:
     """One for each source of each pipeline. Raises :class:`InvalidConfig` with the mistakes of every file."""
-    pipelines, refusals = list[Pipeline](), list[CheckpointError]()
+    pipelines, refusals = dict[str, Pipeline](), list[CheckpointError]()
     for config in configs:
         try:
-            pipelines.append(read_config(config))
+            pipelines[os.path.abspath(os.fspath(config))] = read_config(config)
         except CheckpointError as refusal:
             refusals.append(refusal)
     if refusals:
         issues = [issue for refusal in refusals for issue in refusal.issues]
         raise InvalidConfig("; ".join(refusal.message for refusal in refusals), issues)
-    return _with_keys(watched for pipeline in pipelines for watched in watched_in(pipeline))
+    return _with_keys(watched for config, pipeline in pipelines.items() for watched in watched_in(pipeline, config))
 
 
-def watched_in(pipeline: Pipeline) -> Iterator[Watched]:
-    """One for each source of the pipeline."""
+def watched_in(pipeline: Pipeline, config: str = "") -> Iterator[Watched]:
+    """One for each source of the pipeline; ``config`` is the file that it was read from."""
     configured = pipeline.server.url or os.environ.get("PREFECT_API_URL")
     server = (configured or f"http://{pipeline.server.host}:{pipeline.server.port}/api").rstrip("/")
     for source in pipeline.sources:
@@ -47,6 +47,7 @@ def watched_in(pipeline: Pipeline) -> Iterator[Watched]:
             stall_seconds=None if pipeline.stall is None else parse_age(pipeline.stall),
             server=server,
             has_retention=bool(pipeline.retention.rules()),
+            config=config,
         )
 
 
