@@ -13,7 +13,7 @@ from ckptcore.registry import existing_shelf, names_in, releases_on
 from ckptcore.rules.observed import Watched
 from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.retention import parse_age
-from ckptcore.validating import read_manifest
+from ckptcore.validating import source_path
 
 
 def watched_in_configs(configs: Sequence[str | os.PathLike[str]]) -> tuple[Watched, ...]:
@@ -73,7 +73,7 @@ def _made_from(registry: str, name: str) -> str:
         shelf = existing_shelf(registry, name)
         releases = releases_on(shelf)
         newest = max(releases, key=lambda release: os.stat(shelf.release(release)).st_mtime, default=None)
-        return "" if newest is None else read_manifest(shelf.release(newest)).source.path
+        return "" if newest is None else source_path(shelf.release(newest))
     except (CheckpointError, OSError):
         return ""
 

@@ -36,8 +36,8 @@ def _listed(issues: Sequence[Issue], counted: int, query: Query) -> Markup:
             "tr",
             tag("td", _place(issue, query), class_="place"),
             tag("td", shown(issue.what)),
-            tag("td", shown(issue.expected), class_="mono"),
-            tag("td", shown(issue.found), class_="mono"),
+            tag("td", shown(issue.expected), class_="mono", data_label="expected"),
+            tag("td", shown(issue.found), class_="mono", data_label="found"),
         )
         for issue in issues
     ]

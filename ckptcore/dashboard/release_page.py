@@ -60,7 +60,10 @@ class _ReleasePage:
         live.add(self._head)
         live.add(self._reading).on("click", self._clicked, js_handler=TELL_CLICK)
         live.add(self._facts, "two even")
-        with ui.element("section").classes("card").props('id="changes"'), ui.element("div").classes("two even"):
+        with (
+            ui.element("section").classes("card").props('id="changes"'),
+            ui.element("div").classes("two even narrow-left"),
+        ):
             changes = live.add(self._changes).on("click", self._clicked_changes, js_handler=TELL_CLICK)
             changes.on("change", self._clicked_changes, js_handler=_TELL_CHOICE)
             with ui.element("div"):

@@ -159,6 +159,7 @@ class _VersionPage:
         self._query.change(tensor=table.value("key", row))
         self._ask_pieces()
         self._refresh()
+        ui.run_javascript("document.getElementById('sharding')?.scrollIntoView({ block: 'nearest' })")
 
     # What is drawn.
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ckptcore.rules.shard_layout import natural_key
 
 LOWEST, HIGHEST = -8, 0
-"""The powers of ten that have a column of their own: 1e-8 and less is one, 1 and more another."""
+"""The powers of ten that have a column of their own; the first is of what is less too, the last of 1 and more."""
 BUCKETS = HIGHEST - LOWEST + 1
+_EDGES = [float(f"1e{power}") for power in range(LOWEST + 1, HIGHEST + 1)]
 _LAYER = re.compile(r"(?:^|.*?\.)[0-9]+(?=\.)")
 
 
@@ -42,11 +44,8 @@ def layer_of(key: str) -> str:
 
 
 def bucket_of(relative: float) -> int:
-    """The column of a relative change that is more than 0."""
-    power = math.floor(math.log10(relative)) if relative > 0 else LOWEST
-    # The logarithm of a power of ten may miss it by the last digit.
-    power += 10.0 ** (power + 1) <= relative if power < HIGHEST else 0
-    return min(HIGHEST, max(LOWEST, power)) - LOWEST
+    """The column of a relative change that is not less than 0."""
+    return bisect_right(_EDGES, relative)
 
 
 def by_layer(changes: Iterable[tuple[str, float | None]]) -> tuple[LayerChange, ...]:
