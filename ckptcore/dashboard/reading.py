@@ -117,20 +117,20 @@ def _read_plan(request: Request, say: Say) -> None:
     """What a merge of the version would do; as the pipeline's configuration says where there is one."""
     from ckptcore.merging import plan
     from ckptcore.rules.merge_plan import DEFAULT_MAX_SHARD_BYTES
+    from ckptcore.rules.output_layout import OutputLayout
     from ckptcore.rules.selection import Selection
 
-    selection, most = Selection(), DEFAULT_MAX_SHARD_BYTES
+    selection, layout, most = Selection(), OutputLayout(), DEFAULT_MAX_SHARD_BYTES
     if request["config"]:
         from ckptcore.config import read_config
-        from ckptcore.rules.sizes import parse_size
 
         pipeline = read_config(request["config"])
         source = next((each for each in pipeline.sources if pipeline.name_of(each) == request["name"]), None)
         if source is None:
             raise VersionNotFound(f"{request['config']}: has no source for {request['name']} any more")
-        selection, most = source.selection, parse_size(source.max_shard_size)
+        selection, layout, most = source.selection, source.layout(), source.max_shard_bytes
     verified: Verified = verify(_version(request))
-    planned = plan(verified.checkpoint, selection=selection, max_shard_bytes=most)
+    planned = plan(verified.checkpoint, selection=selection, layout=layout, max_shard_bytes=most)
     copies = 0
     for shard in planned.shards:
         of_shard = sum(len(tensor.copies) for tensor in shard.tensors)

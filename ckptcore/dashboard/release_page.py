@@ -12,6 +12,7 @@ from typing import Any
 
 from nicegui import events, ui
 
+from ckptcore.dashboard.acting import Actions
 from ckptcore.dashboard.cells import count_of, digest, key_link, shape_of, size_of, text_of
 from ckptcore.dashboard.changes_panel import against_field, changes_kind, counted, histogram
 from ckptcore.dashboard.context import Context
@@ -58,6 +59,11 @@ class _ReleasePage:
         self._health: Job[HealthRead] | None = None
         self._ask()
         live.add(self._head)
+        actions = Actions(context, key, live.person)
+        if actions.are_possible:
+            with ui.element("div").classes("actions"):
+                actions.button("Promote…", lambda: actions.promote(release))
+                actions.button("Pin…", lambda: actions.pin(release))
         live.add(self._reading).on("click", self._clicked, js_handler=TELL_CLICK)
         live.add(self._facts, "two even")
         with (

@@ -12,6 +12,7 @@ from typing import Any
 
 from nicegui import events, ui
 
+from ckptcore.dashboard.acting import Actions
 from ckptcore.dashboard.cells import count_of, key_link, shape_of, size_of, text_of
 from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.findings_panel import files, findings
@@ -68,6 +69,7 @@ class _VersionPage:
         self._ask()
         self._ask_pieces()
         live.add(self._head)
+        self._offer_actions()
         live.add(self._reading).on("click", self._clicked, js_handler=TELL_CLICK)
         live.add(self._found)
         with ui.element("div").classes("two wide-left"):
@@ -122,6 +124,13 @@ class _VersionPage:
             self._read = self._job.result
         self._live.refresh()
         self._table.refresh()
+
+    def _offer_actions(self) -> None:
+        """The button that merges it again, where anything may be done."""
+        actions, (_, found) = Actions(self._context, self._asked.key, self._live.person), self._seen()
+        if actions.are_possible and found is not None and found.changed_at is not None:
+            with ui.element("div").classes("actions"):
+                actions.button("Merge again…", lambda: actions.merge_again(self._seen()[1]))
 
     # What somebody does.
 
