@@ -7,7 +7,7 @@ on all cores. Digests are taken at their word: whether the bytes are still what 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,9 +18,10 @@ from pathlib import Path
 
 from ckptcore.formats.element_values import difference, is_same
 from ckptcore.release_reader import OpenTensor, open_tensors
-from ckptcore.rules.diff import DiffReport, Sums, compare_tables, report_diff
+from ckptcore.rules.diff import Comparison, DiffReport, Sums, compare_tables, report_diff
 from ckptcore.rules.manifest import MANIFEST_NAME, TensorRecord
 from ckptcore.rules.tensors import DTYPES
+from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.validating import read_manifest
 
 # A block's values, 8 bytes each in a few arrays, stay in a core's cache.
@@ -43,10 +44,18 @@ class _Part:
         return self.a.spec.key
 
 
-def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> DiffReport:
+def unwatched(_: int) -> OnProgress:
+    """For those who do not look at progress."""
+    return ignore_progress
+
+
+def diff(
+    a: str | os.PathLike[str], b: str | os.PathLike[str], *, on_start: Callable[[int], OnProgress] = unwatched
+) -> DiffReport:
     """How the tensors of the directory ``b`` differ from those of ``a``; each is a release or a merged output.
 
-    Tensors with the same digest in both manifests are not read. Raises :class:`ReleaseNotFound`,
+    Tensors with the same digest in both manifests are not read. ``on_start`` is told how many bytes there are to
+    compare, at most twice each, and gives the callback that is told each block. Raises :class:`ReleaseNotFound`,
     :class:`ReleaseInvalid` and :class:`StorageError`.
     """
     with ExitStack() as stack:
@@ -54,7 +63,16 @@ def diff(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> DiffReport:
         new = {tensor.spec.key: tensor for tensor in stack.enter_context(open_tensors(b))}
         compared = compare_tables(_table(Path(a), old), _table(Path(b), new))
         pairs = [(old[spec.key], new[spec.key]) for spec, _ in compared.pairs]
-        return report_diff(str(a), str(b), compared, _measured(pairs))
+        return report_diff(str(a), str(b), compared, _measured(pairs, on_start))
+
+
+def compare(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> Comparison:
+    """What headers and digests alone show of :func:`diff`: no value is read. Raises as that does."""
+    tables = []
+    for directory in map(Path, (a, b)):
+        with open_tensors(directory) as tensors:
+            tables.append(_table(directory, {tensor.spec.key: tensor for tensor in tensors}))
+    return compare_tables(*tables)
 
 
 def _table(directory: Path, tensors: Mapping[str, OpenTensor]) -> tuple[TensorRecord, ...]:
@@ -65,16 +83,36 @@ def _table(directory: Path, tensors: Mapping[str, OpenTensor]) -> tuple[TensorRe
     return tuple(TensorRecord(t.spec, t.file, digests.get(t.spec, "")) for t in tensors.values())
 
 
-def _measured(pairs: Sequence[tuple[OpenTensor, OpenTensor]]) -> Mapping[str, Sums]:
+def _measured(
+    pairs: Sequence[tuple[OpenTensor, OpenTensor]], on_start: Callable[[int], OnProgress]
+) -> Mapping[str, Sums]:
     """The sums of each pair by its key. Values are computed only where some bytes differ, which is found out first."""
     parts = [part for a, b in pairs for part in _parts(a, b)]
+    on_progress = on_start(2 * sum(map(_bytes_of, parts)))
+
+    def differs(part: _Part) -> bool:
+        found = _differs(part)
+        on_progress(_bytes_of(part))
+        return found
+
+    def measure(part: _Part) -> Sums:
+        found = _measure(part)
+        on_progress(_bytes_of(part))
+        return found
+
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "ckpt-diff") as pool:
-        differing = {part.key for part, differs in zip(parts, pool.map(_differs, parts), strict=True) if differs}
+        differing = {part.key for part, found in zip(parts, pool.map(differs, parts), strict=True) if found}
         changed = [part for part in parts if part.key in differing]
+        on_progress(sum(_bytes_of(part) for part in parts if part.key not in differing))
         found: dict[str, Sums] = {a.spec.key: Sums() for a, _ in pairs}
-        for part, sums in zip(changed, pool.map(_measure, changed), strict=True):
+        for part, sums in zip(changed, pool.map(measure, changed), strict=True):
             found[part.key] += sums
     return found
+
+
+def _bytes_of(part: _Part) -> int:
+    sizes = (DTYPES[tensor.spec.dtype].itemsize for tensor in (part.a, part.b))
+    return (part.stop - part.start) * sum(sizes)
 
 
 def _parts(a: OpenTensor, b: OpenTensor) -> list[_Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from ckptcore.steps import tell, verb
 from ckptcore.storage.digests import sha256_of
 from ckptcore.storage.progress import OnProgress, ignore_progress
 from ckptcore.storage.refusals import reported
-from ckptcore.storage.regular_files import read_document
+from ckptcore.storage.regular_files import read_document, read_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,30 @@ def read_manifest(directory: Path) -> Manifest:
     if not path.is_file():
         raise ReleaseInvalid(f"{directory}: has no {MANIFEST_NAME}; only an output of ckpt merge can be published")
     return parse_manifest(read_document(path), str(path))
+
+
+_TAIL_BYTES = 1 << 16
+_SOURCE = b'\n "source": '
+
+
+def source_path(directory: Path) -> str:
+    """What a finished output was made from, as its manifest says, at little cost where it has many tensors.
+
+    The source stands behind the tensors, and no text in the document has a line's end in it. Raises as
+    :func:`read_manifest` does, which reads a manifest that somebody else laid out.
+    """
+    path = directory / MANIFEST_NAME
+    tail = b""
+    with reported("cannot read", path):
+        if path.is_file():
+            tail = read_end(path, _TAIL_BYTES)
+    _, found, rest = tail.rpartition(_SOURCE)
+    try:
+        source, _ = json.JSONDecoder().raw_decode(str(rest, "utf-8")) if found else ({}, 0)
+    except ValueError:
+        source = {}
+    named = source.get("path") if isinstance(source, dict) else None
+    return named if isinstance(named, str) else read_manifest(directory).source.path
 
 
 def _manifest(directory: Path, names: Sequence[str], issues: list[Issue]) -> Manifest | None:

@@ -13,25 +13,25 @@ from ckptcore.registry import existing_shelf, names_in, releases_on
 from ckptcore.rules.observed import Watched
 from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.retention import parse_age
-from ckptcore.validating import read_manifest
+from ckptcore.validating import source_path
 
 
 def watched_in_configs(configs: Sequence[str | os.PathLike[str]]) -> tuple[Watched, ...]:
     """One for each source of each pipeline. Raises :class:`InvalidConfig` with the mistakes of every file."""
-    pipelines, refusals = list[Pipeline](), list[CheckpointError]()
+    pipelines, refusals = dict[str, Pipeline](), list[CheckpointError]()
     for config in configs:
         try:
-            pipelines.append(read_config(config))
+            pipelines[os.path.abspath(os.fspath(config))] = read_config(config)
         except CheckpointError as refusal:
             refusals.append(refusal)
     if refusals:
         issues = [issue for refusal in refusals for issue in refusal.issues]
         raise InvalidConfig("; ".join(refusal.message for refusal in refusals), issues)
-    return _with_keys(watched for pipeline in pipelines for watched in watched_in(pipeline))
+    return _with_keys(watched for config, pipeline in pipelines.items() for watched in watched_in(pipeline, config))
 
 
-def watched_in(pipeline: Pipeline) -> Iterator[Watched]:
-    """One for each source of the pipeline."""
+def watched_in(pipeline: Pipeline, config: str = "") -> Iterator[Watched]:
+    """One for each source of the pipeline; ``config`` is the file that it was read from."""
     configured = pipeline.server.url or os.environ.get("PREFECT_API_URL")
     server = (configured or f"http://{pipeline.server.host}:{pipeline.server.port}/api").rstrip("/")
     for source in pipeline.sources:
@@ -47,6 +47,7 @@ def watched_in(pipeline: Pipeline) -> Iterator[Watched]:
             stall_seconds=None if pipeline.stall is None else parse_age(pipeline.stall),
             server=server,
             has_retention=bool(pipeline.retention.rules()),
+            config=config,
         )
 
 
@@ -72,7 +73,7 @@ def _made_from(registry: str, name: str) -> str:
         shelf = existing_shelf(registry, name)
         releases = releases_on(shelf)
         newest = max(releases, key=lambda release: os.stat(shelf.release(release)).st_mtime, default=None)
-        return "" if newest is None else read_manifest(shelf.release(newest)).source.path
+        return "" if newest is None else source_path(shelf.release(newest))
     except (CheckpointError, OSError):
         return ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from ckptcore import Choice, merge, publish, run
 from ckptcore.aliasing import promote
-from ckptcore.differing import _PART_ELEMENTS, diff
+from ckptcore.differing import _PART_ELEMENTS, compare, diff
 from ckptcore.errors import ReleaseInvalid, ReleaseNotFound
 from ckptcore.release_reader import open_tensors
 from ckptcore.rules.diff import Difference, DiffReport, TensorChange
@@ -75,6 +76,31 @@ def test_every_kind_of_difference(pair: tuple[Path, Path]) -> None:
         "broken": Difference.CHANGED,
     }
     assert report.unchanged == 2
+
+
+def test_headers_and_digests_alone_tell_what_must_be_read(pair: tuple[Path, Path]) -> None:
+    compared = compare(*pair)
+    assert {change.key: change.difference.value for change in compared.changes} == {
+        "gone": "removed",
+        "new": "added",
+        "shape": "reshaped",
+    }
+    # Merged outputs have no digests of tensors: everything else has to be read.
+    read = {spec.key for spec, _ in compared.pairs}
+    assert read == {"same", "empty", "cast", "renumbered", "half", "eighth", "weights", "broken"}
+
+
+def test_progress_counts_each_pair_twice(pair: tuple[Path, Path]) -> None:
+    totals, told = list[int](), list[int]()
+
+    def watched(total: int) -> Callable[[int], None]:
+        totals.append(total)
+        return told.append
+
+    assert diff(*pair, on_start=watched) == diff(*pair)
+    (total,) = totals
+    assert sum(told) == total
+    assert total == 2 * sum(a.size_bytes + b.size_bytes for a, b in compare(*pair).pairs)
 
 
 def test_how_much_each_changed(pair: tuple[Path, Path]) -> None:

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from ckptcore import Choice, merge, require_valid, validate
 from ckptcore.errors import ReleaseInvalid, ReleaseNotFound
 from ckptcore.rules.shapes import Expectation
+from ckptcore.validating import read_manifest, source_path
 from tests.builders import SavedCheckpoint
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -151,3 +152,20 @@ def test_there_must_be_a_directory_with_shards(tmp_path: Path) -> None:
     with pytest.raises(ReleaseNotFound):
         validate(tmp_path / "nothing")
     assert texts_of(tmp_path) == ["no safetensors file is here"]
+
+
+def test_what_a_release_was_made_from_is_read_from_the_end_of_its_manifest(tmp_path: Path) -> None:
+    hostile = tmp_path / 'a"source": {"path"\n'
+    saved = SavedCheckpoint().tensor("w", [1.0]).tensor('\n "source": {"path": "elsewhere"}', [1.0])
+    out = tmp_path / "out"
+    merge(Choice(str(saved.write(hostile))).planned(), out)
+    assert source_path(out) == read_manifest(out).source.path == str(hostile)
+    manifest = out / "manifest.json"
+    manifest.write_bytes(json.dumps(json.loads(manifest.read_bytes())).encode())  # laid out by somebody else
+    assert source_path(out) == str(hostile)
+    manifest.write_bytes(b'{}\n "source": {"path": 7}')
+    with pytest.raises(ReleaseInvalid):
+        source_path(out)
+    manifest.unlink()
+    with pytest.raises(ReleaseInvalid):
+        source_path(out)

@@ -79,14 +79,18 @@ def diff(sides: Sides, as_json: Json = False) -> None:
     What changed in value comes last, the largest relative change first. Tensors of equal digests are not read. The exit
     status is 0 whether or not something differs.
     """
+    from ckptcore.cli.progress import ByteProgress
     from ckptcore.differing import diff as diff_directories
     from ckptcore.registry import resolve
 
+    def watched(size_bytes: int) -> ByteProgress:
+        return ByteProgress(size_bytes, "the comparison")
+
     match sides:
         case [registry, a, b]:
-            report = diff_directories(resolve(registry, a), resolve(registry, b))
+            report = diff_directories(resolve(registry, a), resolve(registry, b), on_start=watched)
         case [a, b]:
-            report = diff_directories(a, b)
+            report = diff_directories(a, b, on_start=watched)
         case _:
             raise typer.BadParameter("expected a registry and two releases, or two directories")
     if as_json:
@@ -94,6 +98,38 @@ def diff(sides: Sides, as_json: Json = False) -> None:
         return
     for line in report.lines():
         print(line)
+
+
+@app.command()
+def health(
+    sides: Annotated[
+        list[str], typer.Argument(metavar="[REGISTRY] A", help="A release, NAME[@ALIAS|@RELEASE], or a directory.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Read the values of a release: NaN, infinities, the largest value and the norm of each tensor.
+
+    The exit status is 0 whatever is found; tensors with NaN or infinities are told on stderr.
+    """
+    from ckptcore.cli.progress import ByteProgress
+    from ckptcore.health import health as health_of
+    from ckptcore.registry import resolve
+
+    match sides:
+        case [registry, reference]:
+            place = str(resolve(registry, reference))
+        case [place]:
+            pass
+        case _:
+            raise typer.BadParameter("expected a registry and a release, or a directory")
+    report = health_of(place, on_start=lambda size_bytes: ByteProgress(size_bytes, "the values"))
+    if as_json:
+        print_json(report.to_json())
+    else:
+        for line in report.lines():
+            print(line)
+    for tensor in report.sick:
+        complain(str(tensor))
 
 
 def _moment(text: str) -> datetime:

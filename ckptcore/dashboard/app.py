@@ -19,7 +19,7 @@ from ckptcore.dashboard.refreshing import Refresher
 from ckptcore.dashboard.release_page import release_page
 from ckptcore.dashboard.theme import asset
 from ckptcore.dashboard.timeline import timeline_page
-from ckptcore.dashboard.version_page import version_page
+from ckptcore.dashboard.version_page import Asked, version_page
 from ckptcore.metrics import exposition
 from ckptcore.rules.observed import Watched
 
@@ -48,6 +48,7 @@ def serve(
     app.add_middleware(SecurityHeaders)  # around the guard: its form is an answer too
     app.on_startup(refresher.start)
     app.on_shutdown(refresher.stop)
+    app.on_shutdown(context.jobs.close)
     # Internal to NiceGUI: a server that is started from a test is one for people all the same.
     os.environ.pop("PYTEST_CURRENT_TEST", None)
 
@@ -101,12 +102,18 @@ def add_routes(context: Context) -> None:
         timeline_page(context, key, request.query_params)
 
     @ui.page("/v/{key}/{step}/{unique_id}")
-    def version(key: str, step: str, unique_id: str) -> None:
-        if unique_id.isdecimal() and (step == "none" or step.isdecimal()):
-            version_page(context, key, None if step == "none" else int(step), int(unique_id))
+    def version(key: str, step: str, unique_id: str, request: Request) -> None:
+        if _is_number(unique_id) and (step == "none" or _is_number(step)):
+            asked = Asked(key, None if step == "none" else int(step), int(unique_id))
+            version_page(context, asked, request.query_params)
         else:
             not_here(context, "version", f"{step}/{unique_id}")
 
     @ui.page("/r/{key}/{release}")
-    def release(key: str, release: str) -> None:
-        release_page(context, key, release)
+    def release(key: str, release: str, request: Request) -> None:
+        release_page(context, key, release, request.query_params)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number as names of files spell one; Python reads more, and very long ones slowly."""
+    return text.isascii() and text.isdecimal() and len(text) < 20

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ckptcore.dashboard.jobs import Jobs
 from ckptcore.dashboard.refreshing import Refresher
 
 
@@ -14,3 +15,4 @@ class Context:
     refresher: Refresher
     allows_actions: bool = False
     asks_who: bool = False
+    jobs: Jobs = field(default_factory=Jobs)

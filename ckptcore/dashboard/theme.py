@@ -1,4 +1,4 @@
-"""The page's own files: one style sheet and one script, served from the package under names that change with them."""
+"""The page's own files: style sheets and a script, served from the package under names that change with them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-_FILES = {"dashboard.css": "text/css", "dashboard.js": "text/javascript"}
+_FILES = {"dashboard.css": "text/css", "panels.css": "text/css", "dashboard.js": "text/javascript"}
 _PLACE = Path(__file__).parent / "assets"
 
 
@@ -30,4 +30,5 @@ def stylesheet_link() -> str:
 
 def head() -> str:
     """What every page has in its head."""
-    return f'{stylesheet_link()}<script src="{asset_address("dashboard.js")}"></script>'
+    panels = f'<link rel="stylesheet" href="{asset_address("panels.css")}">'
+    return f'{stylesheet_link()}{panels}<script src="{asset_address("dashboard.js")}"></script>'

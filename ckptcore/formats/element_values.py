@@ -1,4 +1,4 @@
-"""Elements of safetensors data as numbers, and what two runs of them differ by.
+"""Elements of safetensors data as numbers, what a run of them adds up to, and what two runs differ by.
 
 Owns what the bits of each dtype mean: numpy lacks bfloat16 and float8, which are widened here. Values are computed
 with in double precision, which holds every value of the narrower dtypes exactly.
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ckptcore.rules.diff import Sums, has_values
+from ckptcore.rules.health import Vitals
 from ckptcore.rules.tensors import DTYPES
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,6 +52,31 @@ def difference(a: memoryview, a_dtype: str, b: memoryview, b_dtype: str) -> Sums
     with np.errstate(invalid="ignore", over="ignore"):
         distance = np.subtract(new, old, out=new)
         return _sums(unequal, old, distance)
+
+
+# Squares of magnitudes between these are neither infinite nor lose digits, 2**16 of them added up included.
+_SMALLEST_SQUARED, _LARGEST_SQUARED = 1e-140, 1e140
+
+
+def vitals_of(data: memoryview, dtype: str) -> Vitals:
+    """What the elements of ``data``, which are real or complex floating-point numbers, add up to."""
+    values = values_of(data, dtype)
+    nan = inf = 0
+    if not np.isfinite(_largest(values)):
+        elements = values.reshape(len(data) // DTYPES[dtype].itemsize, -1)
+        is_nan, is_inf = np.isnan(elements).any(axis=1), np.isinf(elements).any(axis=1)
+        nan, inf = int(np.count_nonzero(is_nan)), int(np.count_nonzero(is_inf & ~is_nan))
+        elements[is_nan | is_inf] = 0
+    largest = _largest(values)
+    norm = 0.0
+    if _SMALLEST_SQUARED < largest < _LARGEST_SQUARED:
+        norm = float(np.sqrt(_sum_of_squares(values)))
+    elif largest:
+        with np.errstate(over="ignore", under="ignore"):
+            norm = float(largest * np.sqrt(_sum_of_squares(values / largest)))
+    if dtype.startswith("complex") and largest:
+        largest = float(np.hypot(values[::2], values[1::2]).max())
+    return Vitals(len(data) // DTYPES[dtype].itemsize, nan, inf, largest, norm)
 
 
 def _sums(unequal: Array, old: Array, distance: Array) -> Sums:

@@ -34,6 +34,8 @@ class Watched:
     stall_seconds: float | None = None
     server: str = ""
     has_retention: bool = False
+    config: str = ""
+    """The ckpt.yaml that says so, "" where it is watched without one."""
 
 
 class Stage(StrEnum):

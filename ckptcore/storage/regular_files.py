@@ -47,6 +47,16 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     return descriptor
 
 
+def read_end(path: Path, most_bytes: int) -> bytes:
+    """The last bytes of the regular file at ``path``. Raises as :func:`open_regular` does."""
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        return os.pread(descriptor, most_bytes, max(0, size - most_bytes))
+    finally:
+        os.close(descriptor)
+
+
 def read_document(path: Path, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
     """All of a regular file of at most ``max_bytes``. Raises :class:`StorageError`, where fewer bytes come too."""
     with reported("cannot read", path), open(open_regular(path), "rb") as file:

@@ -58,7 +58,7 @@
     next.scrollIntoView({ block: "nearest" });
   };
 
-  const KEYS = [["/", "find"], ["j  k", "next, previous"], ["Enter", "open"], ["g o", "overview"],
+  const KEYS = [["/", "find"], ["j  k", "next, previous"], ["Enter", "open"], ["n  p", "next, previous page of a table"], ["g o", "overview"],
     ["g t", "timeline"], ["d", "light or dark"], ["Esc", "close, clear"], ["?", "these keys"]];
   let help = null;
   const showHelp = (show) => {
@@ -80,6 +80,13 @@
     help.hidden = !show;
   };
 
+  // The pages of the table in which a row is chosen, else of the first one that has pages.
+  const turn = (way) => {
+    const panels = [...document.querySelectorAll(".table-panel")];
+    const panel = panels.find((each) => each.querySelector(".chosen")) ?? panels.find((each) => each.querySelector("[data-page]"));
+    panel?.querySelector(`[data-page="${way}"]`)?.click();
+  };
+
   let afterG = 0;
   const timeline = () => {
     const way = location.pathname.split("/");
@@ -97,7 +104,7 @@
       return;
     }
     if (isTyping) {
-      if (event.key === "Enter" && field.matches("[data-search]")) { field.blur(); chosen = ""; move(1); }
+      if (event.key === "Enter" && field.matches("[data-search], [data-find-in-table]")) { field.blur(); chosen = ""; move(1); }
       return;
     }
     if (document.querySelector(".q-dialog")) return;
@@ -106,10 +113,13 @@
     if (isAfterG && event.key === "o") location.assign("/");
     else if (isAfterG && event.key === "t") { const to = timeline(); if (to) location.assign(to); }
     else if (event.key === "g") afterG = Date.now();
-    else if (event.key === "/") { event.preventDefault(); document.querySelector("[data-search]")?.focus(); }
+    else if (event.key === "/") { event.preventDefault(); document.querySelector("[data-search], [data-find-in-table]")?.focus(); }
     else if (event.key === "j") move(1);
     else if (event.key === "k") move(-1);
-    else if (event.key === "Enter" && chosen && !(field instanceof HTMLAnchorElement)) location.assign(chosen);
+    else if (event.key === "n" || event.key === "p") turn(event.key === "n" ? "next" : "previous");
+    else if (event.key === "Enter" && chosen && !/^(A|BUTTON|SUMMARY)$/.test(field.tagName)) {
+      rows().find((row) => target(row) === chosen)?.querySelector("a.go").click();
+    }
     else if (event.key === "d") switchTheme();
     else if (event.key === "?") showHelp(!help || help.hidden);
   });

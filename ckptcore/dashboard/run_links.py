@@ -1,0 +1,19 @@
+"""Where a run is shown in Prefect's own pages."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+
+def run_address(server: str, flow_run: str) -> str:
+    """The address of a run's page, "" where there is no server or what is recorded is no id of a run.
+
+    ``server`` is the address of an API, ``http://host:4200/api``; its pages lie beside it.
+    """
+    pages = server.removesuffix("/api")
+    if not flow_run or pages == server or not server.startswith(("http://", "https://")):
+        return ""
+    try:
+        return f"{pages}/runs/flow-run/{UUID(flow_run)}"
+    except ValueError:
+        return ""
