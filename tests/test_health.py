@@ -73,7 +73,9 @@ def test_every_dtype_and_what_is_no_number(tmp_path: Path) -> None:
     )
     report = health(merged(saved, tmp_path))
     found = by_key(report)
-    counts = {key: (tensor.nan, tensor.inf, tensor.absmax, tensor.norm) for key, tensor in found.items()}
+    counts: dict[str, tuple[object, ...]] = {
+        key: (tensor.nan, tensor.inf, tensor.absmax, tensor.norm) for key, tensor in found.items()
+    }
     assert counts["bf16"] == (1, 2, 2.0, pytest.approx(math.sqrt(5)))
     assert counts["e4m3"] == (1, 0, 448.0, pytest.approx(math.hypot(1, 448)))
     assert counts["e5m2"] == (1, 1, 2.0, pytest.approx(math.sqrt(5)))
