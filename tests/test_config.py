@@ -177,7 +177,7 @@ notifications:
         "ckpt.yaml:17: stall is given twice; first on line 16",
         (
             "ckpt.yaml:18: gpu is not known; known here: alias, checks, dashboard, gpu_devices, gpu_work_pool, limits, "
-            "notifications, registry, retention, runner, schedule, server, sources, stall, watch, work_pool"
+            "name, notifications, registry, retention, runner, schedule, server, sources, stall, watch, work_pool"
         ),
         "ckpt.yaml:19: watch.every: '0s' is not an age such as 90s, 30m, 12h, 7d or 2w",
         (

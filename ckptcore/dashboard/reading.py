@@ -188,7 +188,7 @@ def _read_history(request: Request, say: Say) -> None:
     from ckptcore.registry import existing_shelf, history_of
 
     for act in history_of(existing_shelf(request["registry"], request["name"])):
-        say("row", asdict(act))
+        say("row", act.to_json())
     say("head", {})
 
 

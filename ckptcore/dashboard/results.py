@@ -153,7 +153,9 @@ class HistoryRead:
         pass
 
     def take_row(self, row: Any) -> None:
-        self.acts.append(Act(**row))
+        act = Act.of_json(row)
+        assert act is not None, row  # it was written by to_json
+        self.acts.append(act)
 
     @property
     def row_count(self) -> int:

@@ -118,6 +118,14 @@ class Act:
         took = {verb: total.to_json() for verb, total in self.took.items()}
         return {field: getattr(self, field) for field in self.__slots__} | {"took": took}
 
+    @classmethod
+    def of_json(cls, document: Mapping[str, object]) -> Act | None:
+        """What :meth:`to_json` wrote; fields that were left out are empty. None for what is no act."""
+        fields = [document.get(field, "") for field in _TEXTS]
+        if not document.keys() >= {"at", "act", "release"} or set(map(type, fields)) != {str}:
+            return None
+        return cls(*fields, *[totals_of(document.get("took"))])  # type: ignore[arg-type]
+
     def to_line(self) -> bytes:
         document = {field: value for field, value in self.to_json().items() if value}
         # A reason may hold bytes that are no UTF-8; as escapes they stay one line of JSON.
@@ -138,10 +146,9 @@ def parse_history(data: bytes) -> tuple[Act, ...]:
             document = parse_json(line)
         except NotJson:
             continue
-        if isinstance(document, dict) and {"at", "act", "release"} <= document.keys():
-            fields = [document.get(field, "") for field in _TEXTS]
-            if set(map(type, fields)) == {str}:
-                acts.append(Act(*fields, *[totals_of(document.get("took"))]))
+        act = Act.of_json(document) if isinstance(document, dict) else None
+        if act is not None:
+            acts.append(act)
     return tuple(acts)
 
 

@@ -16,6 +16,9 @@ import sys
 import traceback
 from typing import Any
 
+# Paddle takes seconds to import, a server has threads, and no command that is tried needs either; __main__ is the
+# command itself.
+_LEFT_OUT = ("ckptcore.paddle", "ckptcore.paddle_loading", "ckptcore.paddle_saving", "ckptcore.__main__")
 CRASHED = 70
 """The exit status of a command that let an exception escape."""
 
@@ -24,8 +27,7 @@ def _import_everything() -> None:
     import ckptcore
 
     for module in pkgutil.walk_packages(ckptcore.__path__, "ckptcore."):
-        # Paddle takes seconds to import and no command needs it; __main__ is the command itself.
-        if module.name not in ("ckptcore.paddle", "ckptcore.paddle_saving", "ckptcore.__main__"):
+        if module.name not in _LEFT_OUT and not module.name.startswith("ckptcore.dashboard."):
             importlib.import_module(module.name)
 
 
