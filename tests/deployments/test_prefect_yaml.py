@@ -64,7 +64,7 @@ def deployed(server: str) -> Iterator[str]:
 
 
 def described() -> Pipeline:
-    """Not by the reader of files, which adds a path: that of the state of ckpt up, which depends on where the file is."""
+    """Not as the reader of files gives it, which adds the path of the state of ckpt up: beside the file."""
     return Pipeline.model_validate(yaml.safe_load((DEPLOYMENTS / "ckpt.yaml").read_text()))
 
 
