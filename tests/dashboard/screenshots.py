@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from ckptcore import Choice, pin, promote, run
 from ckptcore.registry import shelf_of
@@ -116,6 +116,14 @@ def shoot(page: Page, name: str) -> None:
         sys.exit(f"{path}: expected at most {MOST_BYTES:,} bytes")
 
 
+def read_values(page: Page) -> None:
+    """Ask a release's page for what it reads only where somebody asks."""
+    page.get_by_role("button", name="Measure the changes").click()
+    page.get_by_role("button", name="before it too").click()
+    page.get_by_text("Norm of all finite values").wait_for(timeout=60_000)
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0, timeout=60_000)
+
+
 def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="ckpt-"))
     server = prefect_server(home)
@@ -125,7 +133,7 @@ def main() -> None:
         pipeline(home, "ernie-pretrain", newest_age_s=2400, published=11_500, damaged=True, as_flow=True)
         for name in ("llama-sft", "ernie-pretrain"):
             promote(home / "registry", f"{name}@latest", "production", reason="passed the evaluation")
-        pin(home / "registry", "llama-sft@latest")
+        release = pin(home / "registry", "llama-sft@latest").release
         configs = [option for path in sorted(home.glob("*.yaml")) for option in ("--config", path)]
         IMAGES.mkdir(parents=True, exist_ok=True)
         with serving(home, *configs) as served, sync_playwright() as playwright:
@@ -136,6 +144,8 @@ def main() -> None:
                 ("dashboard-phone", "/", 390, 844, "light"),
                 ("dashboard-pipeline", "/p/llama-sft", 1440, 900, "light"),
                 ("dashboard-timeline", "/p/ernie-pretrain/timeline", 1440, 900, "light"),
+                ("dashboard-version", "/v/ernie-pretrain/12000/0", 1440, 1100, "light"),
+                ("dashboard-release", f"/r/llama-sft/{release}", 1440, 1500, "light"),
             ]
             for name, path, width, height, scheme in views:
                 with eyes(browser, served.url, width=width, height=height, scheme=scheme) as seen:
@@ -143,7 +153,9 @@ def main() -> None:
                     page.goto(f"{served.url}{path}")
                     page.locator(".card").first.wait_for(timeout=60_000)
                     page.get_by_text("is being looked at").wait_for(state="detached", timeout=60_000)
-                    page.wait_for_timeout(1500)  # fonts, and the first answers of a server that is not there
+                    if name == "dashboard-release":
+                        read_values(page)
+                    page.wait_for_timeout(1500)  # fonts, and the first answers of the server
                     shoot(page, name)
                     seen.assert_calm()
             browser.close()
