@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from html import escape
 from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -30,7 +31,6 @@ PERSON = "ckpt_person"
 _COOKIE = "ckpt_session"
 _SESSION_SECONDS = 12 * 3600.0
 _MOST_SESSIONS = 1000
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
 _LOGIN, _LOGOUT = "/login", "/logout"
 _OPEN = (_LOGIN, "/assets/")
 _MOST_FORM_BYTES = 4096
@@ -63,7 +63,11 @@ def _equal(given: str, expected: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    return host in _LOOPBACK or host.startswith("127.")
+    """Whether the name or address is this machine's own; 127.example.org is somebody else's."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def require_safe(host: str, credentials: Credentials) -> None:

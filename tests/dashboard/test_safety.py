@@ -41,7 +41,10 @@ def guarded(place: Path) -> Iterator[Served]:
 def test_it_answers_under_its_own_names_alone(local: Served) -> None:
     for path in ("/", SOCKET, "/assets/dashboard.css"):
         assert httpx.get(f"{local.url}{path}").status_code == 200
-        assert httpx.get(f"{local.url}{path}", headers={"Host": "rebound.example"}).status_code == 403
+        for host in ("127.0.0.7:80", "localhost", "[::1]:4280"):
+            assert httpx.get(f"{local.url}{path}", headers={"Host": host}).status_code == 200
+        for host in ("rebound.example", "127.rebound.example", "127.0.0.1.rebound.example", "localhost.example", ""):
+            assert httpx.get(f"{local.url}{path}", headers={"Host": host}).status_code == 403
 
 
 def test_other_sites_are_refused_on_every_way(local: Served) -> None:
