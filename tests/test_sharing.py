@@ -25,16 +25,22 @@ from tests.builders import SavedCheckpoint
 from tests.command import REPOSITORY
 
 SHARDS = 6
+SHARD_BYTES = 16 << 10
 NAME = "tiny"
-_WORKER = """
+# On one CPU the copier has two threads, and a shard here has four blocks: while both wait, none can be finished.
+_WORKER = r"""
+import os
 import sys
 from ckptcore.errors import CheckpointError
+from ckptcore.storage import copier
 from ckptcore.sharing import SharedPlan, merge_shared
 
 def in_the_middle(size):
-    print("writing", flush=True)
+    print("writing\n", end="", flush=True)
     sys.stdin.readline()
 
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])
+copier.MAX_BLOCK_BYTES = 4 << 10
 parts, digest, waits, *names = sys.argv[1:]
 try:
     merge_shared(SharedPlan(parts, digest), names, **({"on_progress": in_the_middle} if waits == "waits" else {}))
@@ -47,8 +53,8 @@ except CheckpointError as error:
 def planned(tmp_path: Path) -> MergePlan:
     saved = SavedCheckpoint()
     for number in range(SHARDS):
-        saved = saved.tensor(f"layers.{number}.w", np.arange(512, dtype="f4").reshape(16, 32) + number, grid=(2, 2))
-    return Choice(str(saved.write(tmp_path / "source")), max_shard_bytes=2048).planned()
+        saved = saved.tensor(f"layers.{number}.w", np.arange(4096, dtype="f4").reshape(64, 64) + number, grid=(2, 2))
+    return Choice(str(saved.write(tmp_path / "source")), max_shard_bytes=SHARD_BYTES).planned()
 
 
 @pytest.fixture
@@ -113,7 +119,7 @@ def test_shards_that_other_processes_write_are_the_same(planned: MergePlan, regi
         dealt = shares(written(release), most=2)
         assert [len(names) for names in dealt] == [3, 3]
         assert [done(process) for process in [worker(shared, names) for names in dealt]] == [(0, ""), (0, "")]
-        assert finished_bytes(written(release)) == SHARDS * 2048
+        assert finished_bytes(written(release)) == SHARDS * SHARD_BYTES
         release.finish()
     require_as_by_one_process(planned, registry)
 
