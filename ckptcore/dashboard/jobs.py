@@ -86,6 +86,11 @@ class Job(Generic[R]):
         self.ticks += 1
 
 
+def result_of(job: Job[R] | None) -> R | None:
+    """What was read, None while it is not whole."""
+    return job.result if job is not None and job.is_done else None
+
+
 class Jobs:
     """Every reading of this dashboard, by what was asked."""
 

@@ -1,14 +1,12 @@
 """One release: what it was made from, what names it and named it, how it differs from others, and its values.
 
-Opening it reads the manifest, the history and, for a comparison by digests, the headers of two releases. Values are
-read when somebody asks, one reading at a time, and can be stopped.
+What of it is read, and when, is ``release_asking``'s.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from nicegui import events, ui
 
@@ -18,22 +16,18 @@ from ckptcore.dashboard.changes_panel import against_field, changes_kind, counte
 from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.frame import Live, frame, not_here, pipeline_address, release_address, version_address
 from ckptcore.dashboard.job_line import Following, job_line
-from ckptcore.dashboard.jobs import Job
+from ckptcore.dashboard.jobs import result_of
 from ckptcore.dashboard.linking import Query
 from ckptcore.dashboard.markup import Markup, joined, name_of, tag
 from ckptcore.dashboard.norm_line import Point
+from ckptcore.dashboard.release_asking import MOST_POINTS, AskedOfRelease
 from ckptcore.dashboard.release_facts import aliases_over_time, files, history, made_from
-from ckptcore.dashboard.results import ChangesRead, HealthRead, HistoryRead, ReleaseRead
 from ckptcore.dashboard.run_links import run_address
 from ckptcore.dashboard.table_panel import TELL_CLICK, Kind, Shown, TablePanel
 from ckptcore.dashboard.values_panel import norms, values_head, values_kind
 from ckptcore.dashboard.words import ago, size, version
-from ckptcore.rules.observed import PipelineSeen, ReleaseSeen
 from ckptcore.rules.tables import Table
 
-MOST_BEFORE = 9
-"""So many releases before this one are read at one press of a button."""
-_MOST_POINTS = 60
 _TELL_CHOICE = "(event) => emit('against:' + event.target.value)"
 
 
@@ -52,12 +46,7 @@ class _ReleasePage:
     def __init__(self, context: Context, key: str, release: str, live: Live, given: Mapping[str, str]) -> None:
         self._context, self._key, self._name, self._live = context, key, release, live
         self._query = Query(release_address(key, release), given)
-        self._read: Job[ReleaseRead] | None = None
-        self._history: Job[HistoryRead] | None = None
-        self._compared: Job[ChangesRead] | None = None
-        self._measured: Job[ChangesRead] | None = None
-        self._health: Job[HealthRead] | None = None
-        self._ask()
+        self._asked = AskedOfRelease(context, key, release, self._query)
         live.add(self._head)
         actions = Actions(context, key, live.person)
         if actions.are_possible:
@@ -73,7 +62,7 @@ class _ReleasePage:
             changes = live.add(self._changes).on("click", self._clicked_changes, js_handler=TELL_CLICK)
             changes.on("change", self._clicked_changes, js_handler=_TELL_CHOICE)
             with ui.element("div"):
-                kind = changes_kind(self._query, self._changed)
+                kind = changes_kind(self._query, self._asked.changed)
                 self._changed_table = TablePanel(kind, self._query, self._changed_tensors, self._choose_changed)
         with ui.element("section").classes("card").props('id="values"'), ui.element("div").classes("two even"):
             live.add(self._values).on("click", self._clicked_values, js_handler=TELL_CLICK)
@@ -85,85 +74,7 @@ class _ReleasePage:
         with ui.element("section").classes("card").props('id="tensors"'):
             live.add(self._tensors_title)
             self._table = TablePanel(self._kind(), self._query, self._tensors, self._choose_tensor, self._tensor)
-        self._following = Following(self._jobs, self._refresh)
-
-    # What is asked for.
-
-    def _seen(self) -> tuple[PipelineSeen | None, ReleaseSeen | None]:
-        seen = self._context.refresher.snapshot.pipeline(self._key)
-        return seen, None if seen is None else seen.release(self._name)
-
-    def _ask(self) -> None:
-        """Begin what the page needs and nobody has to press a button for."""
-        seen, found = self._seen()
-        if seen is None or found is None:
-            return
-        place = {"registry": seen.watched.registry, "name": seen.watched.name}
-        jobs = self._context.jobs
-        self._read = jobs.ask({"what": "release", "release": self._name, **place}, ReleaseRead)
-        if self._history is None or not self._history.is_open:
-            # The history tells of nothing that does not show in these.
-            stamp = [[each.alias, each.release, each.since] for each in seen.aliases]
-            stamp += [[each.name, each.is_pinned, None] for each in seen.releases]
-            self._history = jobs.ask({"what": "history", "stamp": stamp, **place}, HistoryRead)
-        request = self._diff_request("comparison")
-        self._compared = None if request is None else jobs.ask(request, ChangesRead)
-        request = self._diff_request("diff")
-        self._measured = None if request is None else jobs.known(request)
-        self._health = jobs.known(self._health_request(seen, found))
-
-    def _against(self) -> str:
-        """The alias or release that was chosen, else the release that was published just before this one."""
-        seen, found = self._seen()
-        if seen is None or found is None:
-            return ""
-        chosen = self._query.get("against")
-        if chosen and (seen.release(chosen) is not None or any(each.alias == chosen for each in seen.aliases)):
-            return chosen
-        before = [each for each in seen.releases if each.published_at < found.published_at]
-        others = before or [each for each in seen.releases if each.name != self._name]
-        return others[0].name if others else ""
-
-    def _other(self) -> ReleaseSeen | None:
-        """The release that this one is compared with."""
-        seen, _ = self._seen()
-        if seen is None:
-            return None
-        against = self._against()
-        named = next((each.release for each in seen.aliases if each.alias == against), against)
-        return seen.release(named) if named != self._name else None
-
-    def _diff_request(self, what: str) -> dict[str, object] | None:
-        (seen, found), other = self._seen(), self._other()
-        if seen is None or found is None or other is None:
-            return None
-        place = {"registry": seen.watched.registry, "name": seen.watched.name}
-        sides = {"a": other.name, "b": self._name, "stamp": [other.published_at, found.published_at]}
-        return {"what": what, **place, **sides}
-
-    def _health_request(self, seen: PipelineSeen, release: ReleaseSeen) -> dict[str, object]:
-        place = {"registry": seen.watched.registry, "name": seen.watched.name}
-        return {"what": "health", "release": release.name, "stamp": release.published_at, **place}
-
-    def _jobs(self) -> tuple[Job[Any] | None, ...]:
-        self._ask()
-        return self._read, self._history, self._compared, self._measured, self._health, *self._healths()
-
-    def _before(self) -> list[ReleaseSeen]:
-        """The releases just before this one whose values were not read, as many as are read at once."""
-        seen, found = self._seen()
-        if seen is None or found is None:
-            return []
-        before = [each for each in seen.releases if each.published_at < found.published_at][:MOST_BEFORE]
-        return [each for each in before if self._context.jobs.known(self._health_request(seen, each)) is None]
-
-    def _healths(self) -> list[Job[HealthRead]]:
-        """The readings of values of all releases of the name."""
-        seen, _ = self._seen()
-        if seen is None:
-            return []
-        known = (self._context.jobs.known(self._health_request(seen, each)) for each in seen.releases[:_MOST_POINTS])
-        return [job for job in known if job is not None]
+        self._following = Following(self._asked.jobs, self._refresh)
 
     def _refresh(self) -> None:
         self._live.refresh()
@@ -173,51 +84,37 @@ class _ReleasePage:
     # What somebody does.
 
     def _clicked(self, event: events.GenericEventArguments) -> None:
-        seen, _ = self._seen()
-        if event.args == "again" and seen is not None:
-            place = {"registry": seen.watched.registry, "name": seen.watched.name}
-            self._context.jobs.forget({"what": "release", "release": self._name, **place})
-            self._ask()
-            self._refresh()
+        if event.args == "again":
+            self._asked.read_again()
+        self._ask_and_refresh()
 
     def _clicked_changes(self, event: events.GenericEventArguments) -> None:
         verb, _, what = str(event.args).partition(":")
-        diff, comparison = self._diff_request("diff"), self._diff_request("comparison")
-        jobs = self._context.jobs
-        if verb == "against":
-            self._query.change(against=what)
-        elif verb == "measure" and diff is not None:
-            jobs.ask(diff, ChangesRead, reads_values=True)
-        elif verb == "stop" and self._measured is not None:
-            jobs.stop(self._measured)
-        elif verb == "again" and diff is not None and comparison is not None:
-            if self._measured is not None:
-                jobs.forget(diff)
-                jobs.ask(diff, ChangesRead, reads_values=True)
-            else:
-                jobs.forget(comparison)
-        self._ask()
-        self._refresh()
+        match verb:
+            case "against":
+                self._query.change(against=what)
+            case "measure":
+                self._asked.measure()
+            case "stop":
+                self._asked.stop_measuring()
+            case "again":
+                self._asked.compare_again()
+        self._ask_and_refresh()
 
     def _clicked_values(self, event: events.GenericEventArguments) -> None:
-        seen, found = self._seen()
-        if seen is None or found is None:
-            return
-        jobs, request = self._context.jobs, self._health_request(seen, found)
         match event.args:
             case "health":
-                jobs.ask(request, HealthRead, reads_values=True)
+                self._asked.read_values()
             case "again":
-                jobs.forget(request)
-                jobs.ask(request, HealthRead, reads_values=True)
+                self._asked.read_values(again=True)
             case "before":
-                before = self._before()
-                for release in (found, *before):
-                    jobs.ask(self._health_request(seen, release), HealthRead, reads_values=True)
+                self._asked.read_values(and_before=True)
             case "stop":
-                for job in self._healths():
-                    jobs.stop(job)
-        self._ask()
+                self._asked.stop_reading_values()
+        self._ask_and_refresh()
+
+    def _ask_and_refresh(self) -> None:
+        self._asked.ask()
         self._refresh()
 
     def _chosen(self) -> str:
@@ -247,13 +144,14 @@ class _ReleasePage:
     # What is drawn.
 
     def _head(self) -> Markup:
-        seen, found = self._seen()
+        seen, found = self._asked.seen()
         if seen is None or found is None:
             return tag("p", "It is gone by now: it was pruned.", class_="notice")
         now = time.time()
         named = [tag("span", name_of(each.alias), class_="tag") for each in seen.aliases if each.release == self._name]
         pinned = tag("span", "pinned", class_="tag plain") if found.is_pinned else None
-        flow_run = "" if self._read is None or not self._read.is_done else self._read.result.head["flow_run"]
+        read = result_of(self._asked.read)
+        flow_run = "" if read is None else read.head["flow_run"]
         link = run_address(seen.watched.server, flow_run)
         facts = [
             tag("span", "published ", ago(found.published_at, now)),
@@ -278,45 +176,38 @@ class _ReleasePage:
         )
 
     def _reading(self) -> Markup:
-        return job_line(self._read, "the manifest")
+        return job_line(self._asked.read, "the manifest")
 
     def _facts(self) -> Markup:
         now = time.time()
         left, right = list[Markup](), list[Markup]()
-        if self._read is not None and self._read.is_done:
-            left.append(made_from(self._read.result, self._key))
-            left.append(files(self._read.result))
-        if self._history is not None and self._history.is_done:
-            right.append(aliases_over_time(self._history.result.acts, self._name, now))
-            right.append(history(self._history.result.acts, self._name, now))
+        if (read := result_of(self._asked.read)) is not None:
+            left.append(made_from(read, self._key))
+            left.append(files(read))
+        if (known := result_of(self._asked.history)) is not None:
+            right.append(aliases_over_time(known.acts, self._name, now))
+            right.append(history(known.acts, self._name, now))
         return joined([tag("div", *left), tag("div", *right)])
 
-    def _changed(self) -> ChangesRead | None:
-        """What is known of the differences: with values where they were measured, else by digests."""
-        for job in (self._measured, self._compared):
-            if job is not None and job.is_done:
-                return job.result
-        return None
-
     def _changes(self) -> Markup:
-        seen, found = self._seen()
+        seen, found = self._asked.seen()
         if seen is None or found is None:
             return Markup("")
         if len(seen.releases) < 2:
             return joined(
                 [tag("h2", "Changes"), tag("p", "There is no other release to compare it with.", class_="muted")]
             )
-        title = tag("h2", "Changes", against_field(seen, self._name, self._against()))
-        other, read = self._other(), self._changed()
+        title = tag("h2", "Changes", against_field(seen, self._name, self._asked.against()))
+        other, read = self._asked.other(), self._asked.changed()
         if other is None:
             return joined([title, tag("p", "That names this very release.", class_="muted")])
         link = tag("a", name_of(other.name), href=release_address(self._key, other.name), class_="mono more")
         since = tag("p", "From ", link, " to this one:", class_="muted")
         if read is None:
-            return joined([title, since, job_line(self._compared, "headers and digests")])
+            return joined([title, since, job_line(self._asked.compared, "headers and digests")])
         parts = [title, since, counted(read)]
-        if self._measured is not None and not self._measured.is_done:
-            parts.append(job_line(self._measured, "the values of both", can_stop=True))
+        if self._asked.measured is not None and not self._asked.measured.is_done:
+            parts.append(job_line(self._asked.measured, "the values of both", can_stop=True))
         elif read.head["to_read"]:
             told = (
                 f"By how much is known once the values of {read.head['to_read']:,} tensors were read, of both releases."
@@ -329,44 +220,39 @@ class _ReleasePage:
         return joined(parts)
 
     def _changed_tensors(self) -> Table | None:
-        read = self._changed()
-        return None if read is None or self._other() is None else read.tensors
+        read = self._asked.changed()
+        return None if read is None or self._asked.other() is None else read.tensors
 
     def _health_tensors(self) -> Table | None:
-        return self._health.result.tensors if self._health is not None and self._health.is_done else None
+        read = result_of(self._asked.health)
+        return None if read is None else read.tensors
 
     def _values(self) -> Markup:
-        seen, found = self._seen()
+        seen, found = self._asked.seen()
         if seen is None or found is None:
             return Markup("")
-        before = self._before()
+        before = self._asked.before()
         more = sum(each.size_bytes or 0 for each in before)
         offer = f"Read the {len(before)} before it too, {size(more)}" if before else ""
-        open_count = sum(job.is_open for job in self._healths())
-        head = values_head(self._health, found.size_bytes or 0, open_count, offer)
-        if self._health is None or not self._health.is_done:
+        open_count = sum(job.is_open for job in self._asked.healths())
+        head = values_head(self._asked.health, found.size_bytes or 0, open_count, offer)
+        if result_of(self._asked.health) is None:
             return head
         chosen = self._chosen()
         points = [
             Point(
                 version(each.step, each.unique_id),
                 release_address(self._key, each.name),
-                self._norm(seen, each, chosen),
+                self._asked.norm(each, chosen),
                 each.name == self._name,
             )
-            for each in reversed(seen.releases[:_MOST_POINTS])
+            for each in reversed(seen.releases[:MOST_POINTS])
         ]
         return joined([head, norms(chosen, points)])
 
-    def _norm(self, seen: PipelineSeen, release: ReleaseSeen, key: str) -> float | None:
-        job = self._context.jobs.known(self._health_request(seen, release))
-        if job is None or not job.is_done:
-            return None
-        read: HealthRead = job.result
-        return read.norm_of(key) if key else read.norm
-
     def _tensors(self) -> Table | None:
-        return self._read.result.tensors if self._read is not None and self._read.is_done else None
+        read = result_of(self._asked.read)
+        return None if read is None else read.tensors
 
     def _tensors_title(self) -> Markup:
         table = self._tensors()

@@ -18,7 +18,7 @@ from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.findings_panel import files, findings
 from ckptcore.dashboard.frame import Live, frame, not_here, pipeline_address, release_address, version_address
 from ckptcore.dashboard.job_line import Following, job_line
-from ckptcore.dashboard.jobs import Job
+from ckptcore.dashboard.jobs import Job, result_of
 from ckptcore.dashboard.linking import Query
 from ckptcore.dashboard.markup import Markup, name_of, shown, tag
 from ckptcore.dashboard.plan_panel import plan_panel
@@ -120,8 +120,7 @@ class _VersionPage:
         return self._job, self._pieces, self._plan, self._release
 
     def _refresh(self) -> None:
-        if self._job is not None and self._job.is_done:
-            self._read = self._job.result
+        self._read = result_of(self._job) or self._read
         self._live.refresh()
         self._table.refresh()
 
@@ -206,7 +205,8 @@ class _VersionPage:
         )
 
     def _flow_run(self) -> str:
-        return "" if self._release is None or not self._release.is_done else self._release.result.head["flow_run"]
+        read = result_of(self._release)
+        return "" if read is None else read.head["flow_run"]
 
     def _reading(self) -> Markup:
         _, found = self._seen()
@@ -238,10 +238,8 @@ class _VersionPage:
         seen, found = self._seen()
         if seen is None or found is None or found.changed_at is None:
             return Markup("")
-        published = (
-            "" if self._release is None or not self._release.is_done else self._release.result.head["plan_digest"]
-        )
-        return plan_panel(self._plan, seen.watched.config, published)
+        read = result_of(self._release)
+        return plan_panel(self._plan, seen.watched.config, "" if read is None else read.head["plan_digest"])
 
     def _published(self) -> Markup:
         seen, found = self._seen()
@@ -254,12 +252,13 @@ class _VersionPage:
             words = "It was published as ", name_of(found.release, class_="mono"), ", which was pruned since."
             return tag("section", title, tag("p", *words, class_="muted"), class_="card")
         link = tag("a", name_of(found.release), href=release_address(seen.key, found.release), class_="mono more")
-        if self._release is None or not self._release.is_done:
+        read = result_of(self._release)
+        if read is None:
             return tag("section", title, tag("p", link), job_line(self._release, "its manifest"), class_="card")
-        head = self._release.result.head
+        head = read.head
         total = sum(size_bytes for _, size_bytes, _ in head["files"])
         facts = [
-            ("holds", f"{len(self._release.result.tensors):,} tensors, {size(total)} in {len(head['files']):,} files"),
+            ("holds", f"{len(read.tensors):,} tensors, {size(total)} in {len(head['files']):,} files"),
             ("manifest", tag("code", f"{head['manifest'][1][:12]}…", title=head["manifest"][1])),
             ("made", shown(head["created_at"])),
         ]

@@ -1,4 +1,4 @@
-"""Fifty versions at random times, with the server restarted twice and the worker killed three times."""
+"""Fifty versions at random times while the server and the worker are killed; and how long one takes in calm."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 VERSIONS = int(os.environ.get("CKPT_SOAK_VERSIONS", "50"))
 MOST_PAUSE_S = 10.0
+CALM_VERSIONS = 25
+CALM_PAUSES_S = (5.0, 15.0)
 SEED = 4
 MISHAPS = ("server", "worker", "worker", "server", "worker")
 
@@ -59,3 +61,19 @@ def test_every_version_becomes_one_release(tmp_path: Path, tell: Callable[[str],
     assert {run["state_name"] for run in runs} <= {"Completed", "Crashed"}
     if place := os.environ.get("CKPT_SOAK_REPORT"):
         Path(place).write_text(json.dumps([asdict(each) for each in measured], indent=1))
+
+
+def test_how_long_a_version_takes_where_nothing_happens(tmp_path: Path, tell: Callable[[str], None]) -> None:
+    training, registry, chance = Training(tmp_path / "run"), tmp_path / "registry", random.Random(SEED)
+    wanted = list(range(1, CALM_VERSIONS + 1))
+    with running(tmp_path) as up:
+        for step in wanted:
+            training.write(step)
+            training.announce(step, up.url)
+            time.sleep(chance.uniform(*CALM_PAUSES_S))
+        eventually(lambda: published_steps(registry, "tiny") == wanted, within_s=300, what="each in its order")
+        eventually(lambda: all(run["end_time"] for run in up.merges()), within_s=300, what="every run at its end")
+        runs = up.merges()
+        for line in (ready_line(up), states_line(runs), *table("in calm", latencies(training, runs))):
+            tell(line)
+    assert {run["state_name"] for run in runs} == {"Completed"}
