@@ -179,6 +179,9 @@ class Watcher:
                 self._settle_account(watch, None)
             except CheckpointError as error:
                 self._settle_account(watch, error.message)
+            except OSError as error:
+                # Gone or unreadable between two looks at it, as where the trainer deletes the step meanwhile.
+                self._settle_account(watch, f"{error.filename or watch.source}: {error.strerror or error}")
             is_busy = is_busy or watch.is_busy
         return self._send() or is_busy
 

@@ -119,6 +119,10 @@ def _apply(
         existing = client.read_deployment_by_name(wanted.full_name)
     except ObjectNotFound:
         existing = None
+    if existing is not None and "ckpt" in existing.tags and pipeline_tag(pipeline.name) not in existing.tags:
+        # Its events would be published into our registry.
+        owner = ", ".join(sorted({*existing.tags} - {"ckpt"}))
+        raise InvalidConfig(f"the server has {wanted.full_name} of {owner}: expected a name that no other has")
     if existing is not None and existing.version == digest:
         return existing.id
     (deployed.made if existing is None else deployed.changed).append(wanted.full_name)

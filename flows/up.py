@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,8 +86,15 @@ class Child:
         if self.is_running or time.monotonic() - self.started_at < _RESTART_SECONDS:
             return
         status = None if self.process is None else self.process.returncode
+        self._end_group()
         tell(f"the {self.role} ended with status {status} and is started again; see {self.log}")
         self.start()
+
+    def _end_group(self) -> None:
+        """The runs of a worker that died would go on beside those of the next one, and outlive us."""
+        if self.process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM)
 
     def stop(self) -> None:
         """End it and what it started: asked first, killed after ten seconds."""
@@ -106,12 +113,16 @@ class Child:
 
 
 def up(pipeline: Pipeline, config: Path, tell: Tell) -> None:
-    """Run the pipeline until SIGINT or SIGTERM. Raises :class:`Busy` where it runs already or its port is taken, and
-    :class:`StorageError` where the server does not come up."""
+    """Run the pipeline until SIGINT, SIGTERM or SIGHUP.
+
+    Raises :class:`Busy` where it runs already or its port is taken, and :class:`StorageError` where the server does
+    not come up or the watcher broke.
+    """
     be_quiet()
     stop, began = threading.Event(), time.monotonic()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda *_: stop.set())
     configured = configured_url(pipeline)
     with ExitStack() as running:
         state = running.enter_context(_state_of(pipeline))
@@ -142,13 +153,18 @@ def up(pipeline: Pipeline, config: Path, tell: Tell) -> None:
         tell(f"deployed: {pipeline.name}, {changes} change(s)")
         if pipeline.gpu_work_pool is not None:
             tell(f"what needs a GPU waits for: prefect worker start --pool {shlex.quote(pipeline.gpu_work_pool)}")
-        watcher = threading.Thread(target=_watch, args=(pipeline, stop, tell, url), name="watcher")
+        broken: list[BaseException] = []
+        watcher = threading.Thread(target=_watch, args=(pipeline, stop, tell, url, broken), name="watcher")
         watcher.start()
         running.callback(watcher.join)
+        running.callback(stop.set)  # before the join, whatever ends this
         tell(f"ready after {time.monotonic() - began:.1f} s; Ctrl-C stops it")
         while not stop.wait(_LOOK_SECONDS):
             for child in children:
                 child.revive(tell)
+        if broken:
+            # Whoever supervises us starts all of it again, which takes a status that is not 0.
+            raise StorageError(f"the watcher failed: {broken[0]!r}") from broken[0]
         tell("stopping")
 
 
@@ -169,13 +185,12 @@ def _page_of(
     yield Child("dashboard", (str(config.resolve()),), environment, state / "dashboard.log")
 
 
-def _watch(pipeline: Pipeline, stop: threading.Event, tell: Tell, url: str) -> None:
+def _watch(pipeline: Pipeline, stop: threading.Event, tell: Tell, url: str, broken: list[BaseException]) -> None:
     try:
         watch_pipeline(pipeline, stop, tell=tell, url=url)
-    except BaseException as error:
-        tell(f"the watcher failed: {error!r}")
-        stop.set()  # better down than half alive: whoever supervises us starts all of it again
-        raise
+    except BaseException as error:  # noqa: BLE001 - better down than half alive
+        broken.append(error)
+        stop.set()
 
 
 def _started(running: ExitStack, child: Child) -> Child:

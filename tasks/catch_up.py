@@ -60,8 +60,11 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
     name, logger = pipeline.name_of(source), get_run_logger()
     started, held_back, incomplete, damaged = list[str](), list[str](), list[str](), list[str]()
     with get_client(sync_client=True) as client:
-        deployment_id = client.read_deployment_by_name(deployment).id
-        _bury_forgotten(client, deployment_id)
+        deployed = client.read_deployment_by_name(deployment)
+        deployment_id = deployed.id
+        if deployed.work_pool_name and client.read_work_pool(deployed.work_pool_name).type == "process":
+            # Elsewhere a run that was taken may wait for its image, or in a queue, for longer than anybody knows.
+            _bury_forgotten(client, deployment_id)
         underway = _underway(client, deployment_id)
         room = pipeline.limits.queued - len(underway)
         only_newest = pipeline.limits.superseded == "stop"
@@ -70,6 +73,8 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
             match found.state.kind:
                 case StateKind.INCOMPLETE:
                     incomplete.append(label)
+                case StateKind.DAMAGED if 0 <= time.time() - found.written_at < EVENT_SECONDS:
+                    incomplete.append(label)  # a file that is still being written looks like one that is cut off
                 case StateKind.DAMAGED:
                     damaged.append(label)
                     _tell_damaged(found)

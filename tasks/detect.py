@@ -7,7 +7,7 @@ import time
 from prefect.logging import get_run_logger
 
 from ckptcore.detecting import newest_complete
-from ckptcore.errors import VersionIncomplete
+from ckptcore.errors import SourceChanged, VersionDamaged, VersionIncomplete
 from ckptcore.rules.versions import Version
 from tasks.artifacts import artifact_key, refusals_shown, show_table
 from tasks.lifecycle_task import lifecycle_task
@@ -25,7 +25,8 @@ def detect(
 ) -> Version:
     """The newest complete version of the source; ``step`` and ``unique_id`` narrow it. Refuses where there is none.
 
-    One that is incomplete is waited for as long as ``patience_seconds``: an announcement says that one rank is done.
+    One that is not whole is waited for as long as ``patience_seconds``: an announcement says that one rank is done, and
+    a file that another rank still writes looks like one that is cut off.
     """
     key, end = artifact_key("detected", source), time.monotonic() + patience_seconds
     with refusals_shown(key):
@@ -33,7 +34,7 @@ def detect(
             try:
                 version = newest_complete(source, component, step, unique_id)
                 break
-            except VersionIncomplete:
+            except (VersionIncomplete, VersionDamaged, SourceChanged):
                 if time.monotonic() >= end:
                     raise
                 time.sleep(_LOOK_SECONDS)

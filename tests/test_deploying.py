@@ -111,6 +111,15 @@ def test_deploying_twice_changes_nothing_and_what_is_not_said_any_more_goes(
     assert deploy(other, str(tmp_path)).is_unchanged
 
 
+def test_a_name_that_another_pipeline_has_is_not_taken_from_it(server: str, tmp_path: Path) -> None:
+    first = pipeline_in(tmp_path / "a", "first", sources=[{"path": str(tmp_path / "a" / "run"), "name": "ema-of-both"}])
+    other = pipeline_in(tmp_path / "b", "other", sources=[{"path": str(tmp_path / "b" / "run"), "name": "ema-of-both"}])
+    deploy(first, str(tmp_path))
+    with pytest.raises(InvalidConfig, match=r"merge-and-publish/ema-of-both of .*first"):
+        deploy(other, str(tmp_path))
+    assert deploy(first, str(tmp_path)).is_unchanged
+
+
 def test_a_notification_block_that_is_not_there(server: str, tmp_path: Path) -> None:
     told = pipeline_in(tmp_path, "told", notifications=[{"block": "slack-webhook/nobody"}])
     with pytest.raises(InvalidConfig, match="slack-webhook/nobody"):
