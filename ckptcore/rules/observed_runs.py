@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ckptcore.rules.observed import Watched
-from ckptcore.rules.pipeline import MERGE, pipeline_tag
+from ckptcore.rules.pipeline import MERGE, pipeline_tag, step_of
 
 
 class RunKind(StrEnum):
@@ -70,6 +70,11 @@ class RunSeen:
     progress: Progress | None = None
 
     @property
+    def step(self) -> int | None:
+        """The training step of the version that it publishes, None where that is not known."""
+        return step_of(self.tags)
+
+    @property
     def sentence(self) -> str:
         """How it ended, in one line."""
         line = next((line.strip() for line in self.message.splitlines() if line.strip()), "")
@@ -108,14 +113,31 @@ def current(runs: Iterable[RunSeen]) -> RunSeen | None:
     return next((run for run in at_work if run.flow == MERGE), next(iter(at_work), None))
 
 
+def clears(success: RunSeen, failure: RunSeen) -> bool:
+    """Whether a failure is over since a later run of the same deployment went well.
+
+    Merges of one deployment are of many versions: an older one that goes well says nothing of a newer one that failed.
+    """
+    if success.kind is not RunKind.DONE or (success.flow, success.deployment) != (failure.flow, failure.deployment):
+        return False
+    if (success.ended_at or 0.0) < (failure.ended_at or 0.0):
+        return False
+    return success.step is None or failure.step is None or success.step >= failure.step
+
+
+def standing_failures(runs: Iterable[RunSeen]) -> list[RunSeen]:
+    """The failures that no later run clears, the last first."""
+    well = dict[tuple[str, str], list[RunSeen]]()
+    failed = list[RunSeen]()
+    for run in runs:
+        if run.ended_at is not None and run.kind is RunKind.DONE:
+            well.setdefault((run.flow, run.deployment), []).append(run)
+        elif run.ended_at is not None and run.kind is RunKind.FAILED:
+            failed.append(run)
+    failed.sort(key=lambda run: run.ended_at or 0.0, reverse=True)
+    return [run for run in failed if not any(clears(one, run) for one in well.get((run.flow, run.deployment), ()))]
+
+
 def last_failure(runs: Iterable[RunSeen]) -> RunSeen | None:
-    """The last run that failed, unless a later one of the same flow went well."""
-    well = dict[tuple[str, str], float]()
-    ended = sorted((run for run in runs if run.ended_at is not None), key=lambda run: run.ended_at or 0.0, reverse=True)
-    for run in ended:
-        place = (run.flow, run.deployment)
-        if run.kind is RunKind.DONE:
-            well.setdefault(place, run.ended_at or 0.0)
-        elif run.kind is RunKind.FAILED and place not in well:
-            return run
-    return None
+    """The last run that failed, unless a later one of the same deployment went well."""
+    return next(iter(standing_failures(runs)), None)

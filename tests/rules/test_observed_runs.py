@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ckptcore.rules.observed import Watched
@@ -14,7 +16,7 @@ from ckptcore.rules.observed_runs import (
     kind_of_state,
     last_failure,
 )
-from ckptcore.rules.pipeline import AUDIT, MERGE, by_tag, person_of, pipeline_tag
+from ckptcore.rules.pipeline import AUDIT, MERGE, by_tag, person_of, pipeline_tag, run_tags
 
 
 def run(flow: str, kind: RunKind, ended_at: float | None = None, deployment: str = "llama") -> RunSeen:
@@ -29,6 +31,15 @@ def test_a_failure_counts_until_the_same_goes_well() -> None:
     assert last_failure([run(MERGE, RunKind.DONE, 20.0), failed]) is None
     assert last_failure([run(MERGE, RunKind.DONE, 5.0), failed]) == failed
     assert failed.sentence == f"{MERGE} failed: first"
+
+
+@pytest.mark.parametrize(("step", "is_over"), [(100, False), (200, True), (300, True), (None, True)])
+def test_a_merge_of_an_older_version_clears_no_failure_of_a_newer(step: int | None, is_over: bool) -> None:
+    failed, well = (
+        replace(run(MERGE, kind, ended_at), tags=frozenset(run_tags("llama", of)))
+        for kind, ended_at, of in ((RunKind.FAILED, 10.0, 200), (RunKind.DONE, 20.0, step))
+    )
+    assert (last_failure([well, failed]) is None) is is_over
 
 
 def test_the_run_that_publishes_comes_before_others() -> None:
