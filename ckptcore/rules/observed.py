@@ -244,7 +244,7 @@ def assembled(
         disk,
         next(iter(newest_first), None),
         next((version for version in newest_first if version.stage in WHOLE), None),
-        next((version for version in newest_first if version.release and version.stage is not Stage.RETIRED), None),
+        next((version for version in newest_first if version.stage is Stage.PUBLISHED), None),
         counts,
     )
 

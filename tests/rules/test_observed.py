@@ -65,6 +65,15 @@ def test_nothing_waits_when_the_newest_complete_version_is_published() -> None:
     assert pipeline().waits_seconds(NOW) is None
 
 
+def test_a_version_that_was_saved_again_waits_for_its_release() -> None:
+    again = replace(version(200, Stage.COMPLETE, age_s=1000, published_s=400), is_saved_again=True)
+    seen = pipeline(version(100, Stage.PUBLISHED, age_s=5000, published_s=4000), again)
+    assert seen.newest_published is not None
+    assert seen.newest_published.step == 100
+    assert seen.waits_seconds(NOW) == 1000
+    assert "step 200 is complete and not published yet" in judge(seen, NOW).sentence
+
+
 def test_a_version_that_was_saved_again_does_not_say_how_long_publishing_took() -> None:
     again = replace(version(100, Stage.COMPLETE, age_s=500, published_s=400), is_saved_again=True)
     assert pipeline(again).took_seconds is None
