@@ -159,6 +159,8 @@ class PipelineSeen:
     newest: VersionSeen | None = None
     newest_complete: VersionSeen | None = None
     newest_published: VersionSeen | None = None
+    changed_at: float | None = None
+    """When a version last changed, whichever it was: a resumed run may write steps below those that are kept."""
     counts: Mapping[Stage, int] = field(default_factory=dict)
     work: WorkSeen = WorkSeen()
 
@@ -185,10 +187,8 @@ class PipelineSeen:
         return took if took >= 0 else None
 
     def quiet_seconds(self, now: float) -> float | None:
-        """The stall clock: how long ago a version last changed; None where there was none."""
-        if self.newest is None or self.newest.seen_at is None:
-            return None
-        return max(0.0, now - self.newest.seen_at)
+        """The stall clock: how long ago any version last changed; None where there was none."""
+        return None if self.changed_at is None else max(0.0, now - self.changed_at)
 
     def is_stalled(self, now: float) -> bool:
         quiet, limit = self.quiet_seconds(now), self.watched.stall_seconds
@@ -245,6 +245,7 @@ def assembled(
         next(iter(newest_first), None),
         next((version for version in newest_first if version.stage in WHOLE), None),
         next((version for version in newest_first if version.stage is Stage.PUBLISHED), None),
+        max((version.seen_at for version in newest_first if version.seen_at is not None), default=None),
         counts,
     )
 
