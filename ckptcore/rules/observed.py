@@ -84,6 +84,11 @@ class VersionSeen:
         return (-1 if self.step is None else self.step, self.unique_id)
 
     @property
+    def was_published(self) -> bool:
+        """Whether a release was made of these bytes, pruned since or not."""
+        return bool(self.release) and not self.is_saved_again
+
+    @property
     def seen_at(self) -> float | None:
         """When it came into the world, as far as anybody can tell."""
         return self.changed_at if self.changed_at is not None else self.published_at
@@ -169,11 +174,9 @@ class PipelineSeen:
         return self.watched.key
 
     def waits_seconds(self, now: float) -> float | None:
-        """The lag: for how long the newest complete version has not been published; None where it is."""
-        complete, published = self.newest_complete, self.newest_published
-        if complete is None or complete.changed_at is None:
-            return None
-        if published is not None and published.order >= complete.order:
+        """The lag: for how long the newest complete version has not been published; None where it was."""
+        complete = self.newest_complete
+        if complete is None or complete.changed_at is None or complete.was_published:
             return None
         return max(0.0, now - complete.changed_at)
 
@@ -181,7 +184,7 @@ class PipelineSeen:
     def took_seconds(self) -> float | None:
         """From the last byte of the newest published version to its publication."""
         version = self.newest_published
-        if version is None or version.changed_at is None or version.published_at is None or version.is_saved_again:
+        if version is None or version.changed_at is None or version.published_at is None:
             return None
         took = version.published_at - version.changed_at
         return took if took >= 0 else None
@@ -353,4 +356,6 @@ def judge(seen: PipelineSeen, now: float, *, is_running: bool = False, failure: 
     if newest is None:
         what = "there is no version yet" if seen.is_read and not seen.unread_steps else "it is being looked at"
         return Judgement(Level.EMPTY, what)
+    if newest.stage is Stage.RETIRED:
+        return Judgement(Level.FINE, "the newest version was published, and its release pruned since")
     return Judgement(Level.FINE, "the newest version is published")
