@@ -53,6 +53,7 @@ class PrefectApi:
         self._flows: dict[str, str] = {}
         self._deployments: dict[str, tuple[str, str]] = {}
         self._named_at = float("-inf")
+        self._progressed: dict[str, Progress] = {}
         self._cleared: dict[str, RunSeen] = {}
         """The run that cleared a failure, by the id of the failure, where the server was asked for it."""
 
@@ -201,8 +202,12 @@ class PrefectApi:
         )
 
     def _progress(self, run_ids: Sequence[str]) -> dict[str, Progress]:
-        if not run_ids:
-            return {}
+        found = self._told(run_ids) if run_ids else {}
+        self._progressed = {run: told.after(self._progressed.get(run)) for run, told in found.items()}
+        return self._progressed
+
+    def _told(self, run_ids: Sequence[str]) -> dict[str, Progress]:
+        """How far each run says that it is, as if it was seen for the first time."""
         asked = {
             "artifacts": {"type": {"any_": ["progress"]}, "flow_run_id": {"any_": list(run_ids)}},
             "sort": "UPDATED_DESC",
@@ -214,7 +219,7 @@ class PrefectApi:
                 percent = float(found["data"])
             except (KeyError, TypeError, ValueError):
                 continue
-            told = Progress(percent, str(found.get("description") or ""), _time(found.get("created")) or time.time())
+            told = Progress(percent, str(found.get("description") or ""), time.time(), percent)
             progress.setdefault(str(found.get("flow_run_id")), told)
         return progress
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ckptcore.rules.observed import Watched
@@ -38,19 +38,34 @@ def kind_of_state(state_type: str) -> RunKind:
     return _KINDS.get(state_type, RunKind.RUNNING)
 
 
+_LEAST_PERCENT = 1.0
+"""Less progress than this, as it was seen, says nothing of a speed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a merge is, as its run says; ``since`` is when it was first told."""
+    """How far a merge is, as its run says; at ``since`` it was first seen, and ``from_percent`` far.
+
+    A merge that goes on after another begins far above nothing.
+    """
 
     percent: float
     text: str
     since: float
+    from_percent: float = 0.0
 
     def left_seconds(self, now: float) -> float | None:
-        """How long it takes until the end at the speed that it had so far."""
-        if not 0 < self.percent < 100 or now <= self.since:
+        """How long it takes until the end at the speed that was seen; None where too little was."""
+        made = self.percent - self.from_percent
+        if made < _LEAST_PERCENT or self.percent >= 100 or now <= self.since:
             return None
-        return (now - self.since) * (100 - self.percent) / self.percent
+        return (now - self.since) * (100 - self.percent) / made
+
+    def after(self, first: Progress | None) -> Progress:
+        """The same, where ``first`` was seen of it before; a run that begins anew falls behind that."""
+        if first is None or first.from_percent > self.percent:
+            return self
+        return replace(self, since=first.since, from_percent=first.from_percent)
 
 
 @dataclass(frozen=True, slots=True)

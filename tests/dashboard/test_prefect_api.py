@@ -27,6 +27,7 @@ class Server:
     runs: list[tuple[str, str, float]] = field(default_factory=list)
     """Deployment, type of the state, and when it ended."""
     asked: list[Mapping[str, Any]] = field(default_factory=list)
+    percent: float = 0.0
 
     def answer(self, _method: str, path: str, body: Any = None) -> Any:
         match path:
@@ -39,6 +40,8 @@ class Server:
             case "/flow_runs/filter":
                 self.asked.append(body)
                 return self._found(body)
+            case "/artifacts/filter":
+                return [{"flow_run_id": "merging 0.0", "data": self.percent, "created": at(0.0)}]
             case _:
                 return []
 
@@ -97,3 +100,13 @@ def test_old_failures_of_a_hundred_pipelines_do_not_come_back(server: Server, ap
         assert last_failure(found) is None
     assert len(found) == 200, "of each the failure, and the one run that cleared it"
     assert len(server.asked) <= 3 * 3 + 1
+
+
+def test_what_was_merged_before_anybody_looked_says_nothing_of_the_speed(server: Server, api: PrefectApi) -> None:
+    server.runs, server.percent = [("merging", "RUNNING", 0.0)], 80.0
+    api.look()
+    server.percent = 90.0
+    progress = api.look().runs[0].progress
+    assert progress is not None
+    assert progress.from_percent == 80.0
+    assert progress.left_seconds(progress.since + 60) == 60.0

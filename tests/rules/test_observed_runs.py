@@ -65,6 +65,19 @@ def test_what_is_left_takes_as_long_as_what_is_done(percent: float, left: float 
     assert Progress(percent, "", since=100.0).left_seconds(110.0) == left
 
 
+@pytest.mark.parametrize(("percent", "left"), [(90.5, None), (92.0, 40.0), (95.0, 10.0)])
+def test_a_merge_that_goes_on_is_as_fast_as_it_was_seen_to_be(percent: float, left: float | None) -> None:
+    first = Progress(90.0, "", since=100.0, from_percent=90.0)
+    later = Progress(percent, "", since=110.0, from_percent=percent).after(first)
+    assert later.left_seconds(110.0) == left
+
+
+def test_a_run_that_begins_anew_is_seen_for_the_first_time() -> None:
+    first = Progress(90.0, "", since=100.0, from_percent=90.0)
+    again = Progress(5.0, "", since=110.0, from_percent=5.0)
+    assert again.after(first) == again
+
+
 def test_states_and_people() -> None:
     assert kind_of_state("CRASHED") is RunKind.FAILED
     assert kind_of_state("SOMETHING_NEW") is RunKind.RUNNING
