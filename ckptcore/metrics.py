@@ -187,7 +187,7 @@ def _of_runs(pipelines: Iterable[PipelineSeen], servers: Mapping[str, ServerSeen
     queue = _gauge("ckpt_prefect_runs", "Flow runs that a worker has taken: waiting or running.", "flow", "state")
     ended = _gauge("ckpt_prefect_recent_runs", "Flow runs that ended within a day, by outcome.", "flow", "state")
     refused = _gauge("ckpt_prefect_recent_refusals", "Flow runs that were refused within a day, by kind.", "kind")
-    failing = _gauge("ckpt_prefect_failing", "1 where the last run of a flow failed.", "flow")
+    failing = _gauge("ckpt_prefect_failing", "1 where a run failed and no later one went well.", "flow")
     for labels, runs in _runs_by_name(pipelines, servers):
         flows = {_flow(run) for run in runs} | ({MERGE} if labels[1] else set())
         recent = [run for run in runs if run.ended_at is not None and now - run.ended_at <= RECENT_SECONDS]

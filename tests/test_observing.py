@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from ckptcore import Choice, pin, promote, prune, run
 from ckptcore.observing import Observer
 from ckptcore.rules.observed import PipelineSeen, Stage, Watched
-from ckptcore.rules.retention import KeepLast
+from ckptcore.rules.retention import KeepEvery, KeepLast
 from ckptcore.watched import watched_in_configs, watched_in_places
 from tests.builders import SavedCheckpoint, write_trainer_run
 from tests.command import REPOSITORY, everything_below
@@ -120,6 +121,16 @@ def test_a_release_whose_source_is_gone_is_still_seen(tmp_path: Path) -> None:
     found = look(observer).version(100, 0)
     assert found is not None
     assert (found.stage, found.changed_at) == (Stage.PUBLISHED, None)
+
+
+def test_a_newest_version_that_was_pruned_does_not_wait(tmp_path: Path) -> None:
+    write(tmp_path / "run", 100, 200)
+    publish(tmp_path, 200)
+    promote(tmp_path / "registry", f"tiny@{publish(tmp_path, 100)}", "latest")
+    prune(tmp_path / "registry", "tiny", [KeepEvery(1000)])
+    seen = look(Observer([watched(tmp_path)]))
+    assert stages(seen) == {100: Stage.PUBLISHED, 200: Stage.RETIRED}
+    assert seen.waits_seconds(time.time()) is None
 
 
 def test_aliases_and_pins_are_followed(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """The frame of every page: the head, the bar with its ways, and parts that follow the picture without a reload.
 
-A part is a function that gives markup. All parts of a page are made anew when the picture changed, and only those that
-came out otherwise are sent. Ages are counted by the browser.
+A part is a function that gives markup. All parts of a page are made anew when the picture changed, and now and then
+since time alone changes what is said; only those that came out otherwise are sent. Ages are counted by the browser.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,11 @@ from ckptcore.dashboard.markup import Markup, address, joined, shown, tag
 from ckptcore.dashboard.words import ago
 
 LOOK_SECONDS = 1.0
+AGAIN_SECONDS = 15.0
+"""So old what a page says may be where nothing changed but time and the free space: a stall, a lag, the day a disk is
+full, and when anybody last looked."""
+
+_COUNTED = re.compile(r">[^<>]*</time>")
 
 Part = Callable[[], Markup]
 Crumb = tuple[str, str | None]
@@ -34,28 +40,35 @@ class Live:
     person: str
     _parts: list[tuple[ui.html, Part]] = field(default_factory=list)
     _number: int = -1
+    _made_at: float = 0.0
 
     def add(self, part: Part, classes: str = "") -> ui.html:
         """Show the part from now on. What it gives is cleaned once more by the browser."""
         element = ui.html(part()).classes(classes)
         self._parts.append((element, part))
-        self._number = self.context.refresher.number
+        self._number, self._made_at = self.context.refresher.number, time.monotonic()
         return element
 
     def follow(self) -> None:
-        """Send what changed since the last call."""
+        """Send what changed since the last call, or with time alone since a while."""
         number = self.context.refresher.number
-        if number == self._number:
+        if number == self._number and time.monotonic() - self._made_at < AGAIN_SECONDS:
             return
         self._number = number
         self.refresh()
 
     def refresh(self) -> None:
         """Make every part anew, whatever the picture says."""
+        self._made_at = time.monotonic()
         for element, part in self._parts:
             content = part()
-            if content != element.content:
+            if _lasting(content) != _lasting(element.content):
                 element.set_content(content)
+
+
+def _lasting(content: str) -> str:
+    """What is said without the words of ages, which the browser counts: they are no reason to send a table again."""
+    return _COUNTED.sub("></time>", content)
 
 
 @contextmanager
@@ -86,7 +99,8 @@ def _bar(context: Context, crumbs: Sequence[Crumb], person: str) -> Markup:
         state = tag("span", "Prefect does not answer", class_="chip level-wrong", title=away[0].why)
     else:
         state = tag("span", "Prefect", class_="chip level-fine dot", title="The server answers.")
-    seen = tag("span", "seen ", ago(context.refresher.snapshot.at or None, time.time()), class_="muted seen")
+    looked = ago(context.refresher.snapshot.at or None, time.time())
+    seen = tag("span", "seen ", looked, class_="muted seen", title="When the disks were last looked at.")
     who = tag("span", shown(person), class_="muted who") if context.asks_who else None
     out = (
         tag("form", tag("button", "Sign out", class_="quiet"), method="post", action="/logout")

@@ -19,7 +19,15 @@ import httpx
 
 from ckptcore.clock import seconds_of
 from ckptcore.errors import PrefectUnavailable
-from ckptcore.rules.observed_runs import Progress, RunKind, RunSeen, ServerSeen, kind_of_state
+from ckptcore.rules.observed_runs import (
+    Progress,
+    RunKind,
+    RunSeen,
+    ServerSeen,
+    clears,
+    kind_of_state,
+    standing_failures,
+)
 from ckptcore.rules.pipeline import RECONCILE
 
 TIMEOUT_SECONDS = 3.0
@@ -45,6 +53,9 @@ class PrefectApi:
         self._flows: dict[str, str] = {}
         self._deployments: dict[str, tuple[str, str]] = {}
         self._named_at = float("-inf")
+        self._progressed: dict[str, Progress] = {}
+        self._cleared: dict[str, RunSeen] = {}
+        """The run that cleared a failure, by the id of the failure, where the server was asked for it."""
 
     def close(self) -> None:
         self._client.close()
@@ -57,6 +68,7 @@ class PrefectApi:
             progress = self._progress([run.id for run in at_work if run.kind is RunKind.RUNNING])
             at_work = [replace(run, progress=progress.get(run.id)) for run in at_work]
             ended = [*self._runs(_FAILED, "END_TIME_DESC"), *self._runs(_ENDED, "END_TIME_DESC", without=[RECONCILE])]
+            ended += self._later_successes(ended)
             ended.sort(key=lambda run: run.ended_at or 0.0, reverse=True)
             late, scheduled = self._scheduled_count("before_"), self._scheduled_count("after_")
         except PrefectUnavailable as error:
@@ -135,15 +147,43 @@ class PrefectApi:
         }
         self._named_at = time.monotonic()
 
-    def _runs(self, states: Sequence[str], sort: str, without: Sequence[str] = ()) -> list[RunSeen]:
+    def _runs(self, states: Sequence[str], sort: str, without: Sequence[str] = (), **more: Json) -> list[RunSeen]:
         asked: dict[str, Any] = {
-            "flow_runs": {"tags": {"all_": [TAG]}, "state": {"type": {"any_": list(states)}}},
+            "flow_runs": {"tags": {"all_": [TAG]}, "state": {"type": {"any_": list(states)}}, **more},
             "sort": sort,
             "limit": _PAGE,
         }
         if without and (kept := sorted(set(self._flows.values()) - set(without))):
             asked["flows"] = {"name": {"any_": kept}}
         return [self._run(found) for found in self._ask("POST", "/flow_runs/filter", asked)]
+
+    def _later_successes(self, ended: Sequence[RunSeen]) -> list[RunSeen]:
+        """The runs that cleared failures and are not among the last that ended.
+
+        All pipelines share those, reconciles that went well would crowd out all others, and failures stay for long. So
+        one request asks for what came after the failures that still stand; what it finds is remembered.
+        """
+        there = {run.id for run in ended}
+        self._cleared = {failed: run for failed, run in self._cleared.items() if failed in there}
+        keys = {place: key for key, place in self._deployments.items()}
+        standing = [
+            run
+            for run in standing_failures([*ended, *self._cleared.values()])
+            if run.ended_at is not None and (run.flow, run.deployment) in keys
+        ]
+        if standing:
+            since = datetime.fromtimestamp(min(run.ended_at or 0.0 for run in standing), UTC)
+            deployments = sorted({keys[run.flow, run.deployment] for run in standing})
+            found = self._runs(
+                ["COMPLETED"],
+                "END_TIME_DESC",
+                deployment_id={"any_": deployments},
+                end_time={"after_": since.isoformat()},
+            )
+            for failed in standing:
+                if (run := next((run for run in found if clears(run, failed)), None)) is not None:
+                    self._cleared[failed.id] = run
+        return list({run.id: run for run in self._cleared.values() if run.id not in there}.values())
 
     def _run(self, found: Json) -> RunSeen:
         state = found.get("state") or {}
@@ -162,8 +202,12 @@ class PrefectApi:
         )
 
     def _progress(self, run_ids: Sequence[str]) -> dict[str, Progress]:
-        if not run_ids:
-            return {}
+        found = self._told(run_ids) if run_ids else {}
+        self._progressed = {run: told.after(self._progressed.get(run)) for run, told in found.items()}
+        return self._progressed
+
+    def _told(self, run_ids: Sequence[str]) -> dict[str, Progress]:
+        """How far each run says that it is, as if it was seen for the first time."""
         asked = {
             "artifacts": {"type": {"any_": ["progress"]}, "flow_run_id": {"any_": list(run_ids)}},
             "sort": "UPDATED_DESC",
@@ -175,7 +219,7 @@ class PrefectApi:
                 percent = float(found["data"])
             except (KeyError, TypeError, ValueError):
                 continue
-            told = Progress(percent, str(found.get("description") or ""), _time(found.get("created")) or time.time())
+            told = Progress(percent, str(found.get("description") or ""), time.time(), percent)
             progress.setdefault(str(found.get("flow_run_id")), told)
         return progress
 

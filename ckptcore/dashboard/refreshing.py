@@ -93,7 +93,11 @@ class Refresher:
 
     def _look_at_server(self, url: str) -> None:
         while not self._stop.is_set():
-            found, before = self._apis[url].look(), self._servers[url]
+            before = self._servers[url]
+            try:
+                found = self._apis[url].look()
+            except Exception as error:  # noqa: BLE001 - whatever a server or a proxy before it sends, the page says so
+                found = ServerSeen(url, why=f"{url} sends what is not understood: {error!r}", asked_at=time.time())
             self._servers[url] = found
             if replace(found, asked_at=0.0) != replace(before, asked_at=0.0):
                 self._changed()

@@ -84,6 +84,11 @@ class VersionSeen:
         return (-1 if self.step is None else self.step, self.unique_id)
 
     @property
+    def was_published(self) -> bool:
+        """Whether a release was made of these bytes, pruned since or not."""
+        return bool(self.release) and not self.is_saved_again
+
+    @property
     def seen_at(self) -> float | None:
         """When it came into the world, as far as anybody can tell."""
         return self.changed_at if self.changed_at is not None else self.published_at
@@ -159,6 +164,8 @@ class PipelineSeen:
     newest: VersionSeen | None = None
     newest_complete: VersionSeen | None = None
     newest_published: VersionSeen | None = None
+    changed_at: float | None = None
+    """When a version last changed, whichever it was: a resumed run may write steps below those that are kept."""
     counts: Mapping[Stage, int] = field(default_factory=dict)
     work: WorkSeen = WorkSeen()
 
@@ -167,11 +174,9 @@ class PipelineSeen:
         return self.watched.key
 
     def waits_seconds(self, now: float) -> float | None:
-        """The lag: for how long the newest complete version has not been published; None where it is."""
-        complete, published = self.newest_complete, self.newest_published
-        if complete is None or complete.changed_at is None:
-            return None
-        if published is not None and published.order >= complete.order:
+        """The lag: for how long the newest complete version has not been published; None where it was."""
+        complete = self.newest_complete
+        if complete is None or complete.changed_at is None or complete.was_published:
             return None
         return max(0.0, now - complete.changed_at)
 
@@ -179,16 +184,14 @@ class PipelineSeen:
     def took_seconds(self) -> float | None:
         """From the last byte of the newest published version to its publication."""
         version = self.newest_published
-        if version is None or version.changed_at is None or version.published_at is None or version.is_saved_again:
+        if version is None or version.changed_at is None or version.published_at is None:
             return None
         took = version.published_at - version.changed_at
         return took if took >= 0 else None
 
     def quiet_seconds(self, now: float) -> float | None:
-        """The stall clock: how long ago a version last changed; None where there was none."""
-        if self.newest is None or self.newest.seen_at is None:
-            return None
-        return max(0.0, now - self.newest.seen_at)
+        """The stall clock: how long ago any version last changed; None where there was none."""
+        return None if self.changed_at is None else max(0.0, now - self.changed_at)
 
     def is_stalled(self, now: float) -> bool:
         quiet, limit = self.quiet_seconds(now), self.watched.stall_seconds
@@ -244,7 +247,8 @@ def assembled(
         disk,
         next(iter(newest_first), None),
         next((version for version in newest_first if version.stage in WHOLE), None),
-        next((version for version in newest_first if version.release and version.stage is not Stage.RETIRED), None),
+        next((version for version in newest_first if version.stage is Stage.PUBLISHED), None),
+        max((version.seen_at for version in newest_first if version.seen_at is not None), default=None),
         counts,
     )
 
@@ -352,4 +356,6 @@ def judge(seen: PipelineSeen, now: float, *, is_running: bool = False, failure: 
     if newest is None:
         what = "there is no version yet" if seen.is_read and not seen.unread_steps else "it is being looked at"
         return Judgement(Level.EMPTY, what)
+    if newest.stage is Stage.RETIRED:
+        return Judgement(Level.FINE, "the newest version was published, and its release pruned since")
     return Judgement(Level.FINE, "the newest version is published")

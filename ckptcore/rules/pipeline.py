@@ -32,6 +32,7 @@ MERGE_LIMITS = "merge:"
 """How the names of all those limits begin."""
 
 _BY = "ckpt-by:"
+_STEP = "ckpt-step:"
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#L?]+")
 
 
@@ -57,7 +58,13 @@ def version_parameters(directory: object, unique_id: object) -> dict[str, object
 
 def run_tags(name: str, step: int | None) -> tuple[str, ...]:
     """The tags by which people find the runs of a name and of a training step in a list of runs."""
-    return (f"ckpt-name:{name}", *(() if step is None else (f"ckpt-step:{step}",)))
+    return (f"ckpt-name:{name}", *(() if step is None else (f"{_STEP}{step}",)))
+
+
+def step_of(tags: Iterable[str]) -> int | None:
+    """The training step that the tags of a run name, None where they name none."""
+    steps = (tag.removeprefix(_STEP) for tag in tags if tag.startswith(_STEP))
+    return next((int(step) for step in steps if step.isascii() and step.isdigit()), None)
 
 
 def merge_limit(name: str, directory: str, unique_id: int) -> str:

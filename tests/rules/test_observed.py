@@ -65,6 +65,35 @@ def test_nothing_waits_when_the_newest_complete_version_is_published() -> None:
     assert pipeline().waits_seconds(NOW) is None
 
 
+def test_a_run_that_resumed_from_an_earlier_step_is_not_stalled() -> None:
+    kept = version(300, Stage.PUBLISHED, age_s=9000, published_s=8900)
+    seen = pipeline(kept, version(200, Stage.PUBLISHED, age_s=60, published_s=30), replace(kept, step=100))
+    assert seen.quiet_seconds(NOW) == 60
+    assert not seen.is_stalled(NOW)
+
+
+def test_a_version_that_was_saved_again_waits_for_its_release() -> None:
+    again = replace(version(200, Stage.COMPLETE, age_s=1000, published_s=400), is_saved_again=True)
+    seen = pipeline(version(100, Stage.PUBLISHED, age_s=5000, published_s=4000), again)
+    assert seen.newest_published is not None
+    assert seen.newest_published.step == 100
+    assert seen.waits_seconds(NOW) == 1000
+    assert "step 200 is complete and not published yet" in judge(seen, NOW).sentence
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [(Stage.RETIRED, "was published, and its release pruned since"), (Stage.MERGING, "a run is at work")],
+)
+def test_what_was_published_and_pruned_does_not_wait(stage: Stage, words: str) -> None:
+    older = version(100, Stage.PUBLISHED, age_s=3000, published_s=2900)
+    seen = pipeline(older, version(200, stage, age_s=2000, published_s=1900))
+    assert seen.newest_published is not None
+    assert seen.newest_published.step == 100
+    assert seen.waits_seconds(NOW) is None
+    assert words in judge(seen, NOW).sentence
+
+
 def test_a_version_that_was_saved_again_does_not_say_how_long_publishing_took() -> None:
     again = replace(version(100, Stage.COMPLETE, age_s=500, published_s=400), is_saved_again=True)
     assert pipeline(again).took_seconds is None
