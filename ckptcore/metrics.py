@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
-from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -21,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from ckptcore import errors
 from ckptcore.errors import CheckpointError
+from ckptcore.rules.addresses import public_address
 from ckptcore.rules.observed import PipelineSeen, Snapshot, Stage
 from ckptcore.rules.observed_runs import RunKind, RunSeen, ServerSeen, last_failure
 from ckptcore.rules.pipeline import AUDIT, MERGE, PIN, POST_TRAINING, PROMOTE, PRUNE, RECONCILE, REFUSED, ROLLBACK
@@ -174,7 +174,7 @@ def _of_servers(servers: Iterable[ServerSeen]) -> Iterator[Metric]:
     late = GaugeMetricFamily("ckpt_prefect_late_runs", "Runs that wait beyond their time.", labels=("server",))
     scheduled = GaugeMetricFamily("ckpt_prefect_scheduled_runs", "Runs whose time is yet to come.", labels=("server",))
     for server in servers:
-        address = (_address(server.url),)
+        address = (_text(public_address(server.url)),)
         up.add_metric(address, server.is_reachable)
         if server.is_reachable:
             late.add_metric(address, server.late_count)
@@ -240,12 +240,6 @@ def _labels(seen: PipelineSeen) -> tuple[str, str]:
 def _text(text: str) -> str:
     """A path may hold bytes that are no UTF-8, which no label can; quotes and line ends are the library's to escape."""
     return text.encode(errors="backslashreplace").decode()
-
-
-def _address(url: str) -> str:
-    """The server's address without whatever secret stands in it."""
-    parts = urlsplit(url)
-    return _text(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl())
 
 
 def _gauge(name: str, help_text: str, *more: str) -> GaugeMetricFamily:

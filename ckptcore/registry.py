@@ -97,7 +97,8 @@ def make_shelf(shelf: Shelf) -> None:
 
 def is_release(path: Path) -> bool:
     """Whether a finished release lies there: the manifest is written last."""
-    return (path / MANIFEST_NAME).is_file()
+    with reported("cannot look at", path):
+        return (path / MANIFEST_NAME).is_file()
 
 
 def names_in(registry: str | os.PathLike[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from ckptcore.dashboard.form import Form, Order, Refused
 from ckptcore.dashboard.markup import Markup, joined, shown, tag
 from ckptcore.dashboard.words import version
 from ckptcore.errors import CheckpointError
+from ckptcore.rules.addresses import public_address
 from ckptcore.rules.observed import PipelineSeen, VersionSeen
 from ckptcore.rules.observed_runs import RunKind, RunSeen
 from ckptcore.rules.pipeline import MERGE, PIN, PROMOTE, PRUNE, ROLLBACK, by_tag, pipeline_tag
@@ -233,7 +234,7 @@ class Actions:
             return []
 
     def _result(self, ended: RunSeen) -> Markup:
-        server = self._seen().watched.server.removesuffix("/api")
+        server = public_address(self._seen().watched.server).removesuffix("/api")
         link = tag("a", "The run in Prefect", href=f"{server}/runs/flow-run/{ended.id}", class_="more")
         if ended.kind is RunKind.DONE:
             text = tag("p", "Done.", class_="level-fine", role="status")

@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ckptcore.dashboard.theme import FILES
 from ckptcore.errors import InvalidConfig
 
 PERSON = "ckpt_person"
@@ -32,7 +33,7 @@ _COOKIE = "ckpt_session"
 _SESSION_SECONDS = 12 * 3600.0
 _MOST_SESSIONS = 1000
 _LOGIN, _LOGOUT = "/login", "/logout"
-_OPEN = (_LOGIN, "/assets/")
+_ASSETS = "/assets/"
 _MOST_FORM_BYTES = 4096
 
 
@@ -106,7 +107,7 @@ class Guard:
             await self._refuse(scope, receive, send, PlainTextResponse(refusal, 403))
         elif scope["type"] == "http" and scope["path"] in (_LOGIN, _LOGOUT) and self._credentials.are_needed:
             await (await self._session(Request(scope, receive)))(scope, receive, send)
-        elif person or scope["path"].startswith(_OPEN):
+        elif person or _is_open(scope["path"]):
             scope[PERSON] = person
             await self._app(scope, receive, send)
         else:
@@ -225,3 +226,8 @@ def _form(wanted: str, *, is_wrong: bool, with_user: bool) -> HTMLResponse:
 <label>{label}<input name="secret" type="password" autocomplete="current-password"{focus}></label>
 <button>Sign in</button></form></body></html>"""
     return HTMLResponse(page, 401 if is_wrong else 200, headers={"Cache-Control": "no-store"})
+
+
+def _is_open(path: str) -> bool:
+    """Whether strangers get it: the files that the form itself needs, and no path that merely begins like them."""
+    return path.startswith(_ASSETS) and path.removeprefix(_ASSETS) in FILES

@@ -189,7 +189,12 @@ class Jobs:
                 kind, data = json.loads(line)
                 self._take(job, kind, data)
         except (OSError, ValueError):
-            pass  # it was stopped in the middle of a line
+            process.kill()  # it was stopped in the middle of a line, or nobody will read what else it has to say
+        except Exception as error:  # noqa: BLE001 - a reading that never ends would keep the others waiting
+            process.kill()
+            with self._mutex:
+                if job.is_open:
+                    job.end(JobState.FAILED, f"what was read cannot be shown: {error}")
         process.wait()
         drain.join()
 

@@ -125,11 +125,9 @@ def facts(seen: PipelineSeen, now: float) -> Markup:
         tag("div", tag("dt", "lag"), tag("dd", lag)),
     ]
     quiet, limit = seen.quiet_seconds(now), seen.watched.stall_seconds
-    if limit is not None and quiet is not None and seen.newest is not None and seen.newest.seen_at is not None:
+    if limit is not None and quiet is not None:
         is_late = quiet > limit
-        clock = tag(
-            "span", since(seen.newest.seen_at, now), f" of {_span(limit)}", class_="level-wrong" if is_late else ""
-        )
+        clock = tag("span", since(now - quiet, now), f" of {_span(limit)}", class_="level-wrong" if is_late else "")
         rows.append(tag("div", tag("dt", "stall"), tag("dd", clock, bar(min(1.0, quiet / limit), is_late))))
     return tag("dl", *rows, class_="facts")
 

@@ -19,6 +19,7 @@ import httpx
 
 from ckptcore.clock import seconds_of
 from ckptcore.errors import PrefectUnavailable
+from ckptcore.rules.addresses import public_address
 from ckptcore.rules.observed_runs import (
     Progress,
     RunKind,
@@ -246,11 +247,13 @@ class PrefectApi:
             answer.raise_for_status()
             return answer.json()
         except httpx.TimeoutException as error:
-            raise PrefectUnavailable(f"{self.url} does not answer within {TIMEOUT_SECONDS:.0f} s") from error
+            raise PrefectUnavailable(
+                f"{public_address(self.url)} does not answer within {TIMEOUT_SECONDS:.0f} s"
+            ) from error
         except httpx.HTTPStatusError as error:
-            raise PrefectUnavailable(f"{self.url}{path}: {_refusal(error.response)}") from error
+            raise PrefectUnavailable(f"{public_address(self.url)}{path}: {_refusal(error.response)}") from error
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise PrefectUnavailable(f"{self.url} cannot be reached: {error}") from error
+            raise PrefectUnavailable(f"{public_address(self.url)} cannot be reached: {error}") from error
 
 
 def _refusal(answer: httpx.Response) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from ckptcore.rules.addresses import public_address
+
 
 def run_address(server: str, flow_run: str) -> str:
     """The address of a run's page, "" where there is no server or what is recorded is no id of a run.
 
     ``server`` is the address of an API, ``http://host:4200/api``; its pages lie beside it.
     """
+    server = public_address(server)
     pages = server.removesuffix("/api")
     if not flow_run or pages == server or not server.startswith(("http://", "https://")):
         return ""

@@ -6,14 +6,18 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-_FILES = {"dashboard.css": "text/css", "panels.css": "text/css", "dashboard.js": "text/javascript"}
+FILES = {"dashboard.css": "text/css", "panels.css": "text/css", "dashboard.js": "text/javascript"}
 _PLACE = Path(__file__).parent / "assets"
 
 
-@cache
 def asset(name: str) -> tuple[bytes, str] | None:
     """The file and its media type; None for every other name."""
-    return ((_PLACE / name).read_bytes(), _FILES[name]) if name in _FILES else None
+    return (_bytes_of(name), FILES[name]) if name in FILES else None
+
+
+@cache
+def _bytes_of(name: str) -> bytes:
+    return (_PLACE / name).read_bytes()
 
 
 @cache

@@ -37,7 +37,8 @@ def timeline_page(context: Context, key: str, query: Mapping[str, str]) -> None:
         not_here(context, "pipeline", key)
         return
     wanted = next((stage for stage in Stage if stage == query.get("stage")), None)
-    number = int(query["page"]) if query.get("page", "").isdecimal() else 1
+    page = query.get("page", "")
+    number = int(page) if page.isdecimal() and len(page) < 10 else 1
     by_step = query.get("by") == "step"
     durations = Durations()
 

@@ -206,6 +206,15 @@ def test_a_process_that_dies_is_told_of_and_tried_again(jobs: Jobs, tmp_path: Pa
     assert jobs.ask(request, HealthRead, reads_values=True) is not job
 
 
+def test_what_cannot_be_shown_ends_a_reading(jobs: Jobs, source: Path) -> None:
+    class Narrow(VersionRead):
+        def take_row(self, row: list[Any]) -> None:
+            raise OverflowError("it does not fit")
+
+    job = ended(jobs.ask(version_request(source, 1), Narrow))
+    assert (job.state, job.message) == (JobState.FAILED, "what was read cannot be shown: it does not fit")
+
+
 def test_closing_ends_every_reading_and_begins_none(jobs: Jobs, tmp_path: Path) -> None:
     request = release_request(tmp_path, endless(tmp_path), "health")
     job = jobs.ask(request, HealthRead, reads_values=True)

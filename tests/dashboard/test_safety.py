@@ -100,6 +100,11 @@ def test_nothing_else_is_served(local: Served, path: str) -> None:
     assert "openapi" not in answer.text.lower() or answer.status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/loginx", "/login/x", "/assets/", "/assets/x", "/assets/a/dashboard.css"])
+def test_what_begins_like_the_form_is_no_way_in(guarded: Served, path: str) -> None:
+    assert httpx.get(f"{guarded.url}{path}").status_code == 401
+
+
 def test_without_the_secret_there_is_only_the_form(guarded: Served) -> None:
     assert httpx.get(guarded.url).status_code == 401
     assert httpx.get(f"{guarded.url}{SOCKET}").status_code == 401
