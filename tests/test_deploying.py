@@ -16,6 +16,8 @@ from prefect.events.actions import CallWebhook, RunDeployment
 from prefect.states import Completed, Crashed, Failed, Pending, Running, Scheduled
 
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
+from ckptcore.dashboard.prefect_api import PrefectApi
+from ckptcore.dashboard.pruning import planned_of
 from ckptcore.errors import InvalidConfig, ReleaseInvalid, SelectionError
 from ckptcore.pipeline import Pipeline, SourceChoice
 from ckptcore.registry import resolve
@@ -28,6 +30,7 @@ from flows.post_training import post_training
 from flows.prune import prune
 from flows.reconcile import reconcile
 from tasks.catch_up import drop_missed
+from tasks.prune import digest_of_dropped
 from tests.builders import SavedCheckpoint, write_trainer_run
 
 pytestmark = pytest.mark.prefect_server
@@ -248,6 +251,28 @@ def test_post_training_publishes_candidates_prunes_and_does_not_move_latest(serv
     assert resolve(pipeline.registry, "end").name.startswith("step-2_")
     assert published.release.startswith("step-3_")
     assert len(list((Path(pipeline.registry) / "end" / "releases").iterdir())) == 2  # what latest names is kept
+
+
+def test_a_prune_removes_only_what_was_shown(server: str, tmp_path: Path) -> None:
+    pipeline = pipeline_in(tmp_path, "bound", retention={"last": 1})
+    for step in (1, 2):
+        merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "bound", step=step)
+    state = prune(pipeline, dry_run=True, return_state=True)
+    api = PrefectApi(server)
+    planned = planned_of(api.table_of(str(state.state_details.flow_run_id)))
+    api.close()
+    [first] = [row["where"] for row in planned.rows if row["kind"] == "drop"]
+    assert (planned.drop_count, planned.keep_count) == (1, 1)
+    merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "bound", step=3)
+    for expect in (planned.expect, {}):
+        refused = prune(pipeline, expect=expect, return_state=True)
+        assert refused.name == "Refused"
+        assert "changed since it was shown" in (refused.message or "")
+    releases = Path(pipeline.registry) / "bound" / "releases"
+    assert len(list(releases.iterdir())) == 3
+    again = prune(pipeline, dry_run=True)["bound"].plan.dropped
+    assert first in again
+    assert prune(pipeline, expect={"bound": digest_of_dropped(again)})["bound"].removed == again
 
 
 def test_prune_and_audit_of_a_pipeline(server: str, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What an operator may do: a form, a sentence to confirm, then a run of a Prefect deployment, followed to its end.
 
 Nothing is done here: the run does it, by the same rules as every command, and the history says who asked. Each order
-carries what its reader saw, so that an alias which moved meanwhile is left alone.
+carries what its reader saw, so that an alias which moved meanwhile is left alone, and nothing is pruned unseen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from nicegui import ui
 from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.form import Form, Order, Refused
 from ckptcore.dashboard.markup import Markup, joined, shown, tag
+from ckptcore.dashboard.pruning import Planned, drawn, planned_of
 from ckptcore.dashboard.words import version
 from ckptcore.errors import CheckpointError
 from ckptcore.rules.addresses import public_address
@@ -170,16 +171,21 @@ class Actions:
                 )
 
             async def after(ended: RunSeen) -> None:
-                if ended.kind is not RunKind.DONE:
+                if ended.kind is not RunKind.DONE or form.is_closed:
                     return
-                planned = await self._planned(ended)
-                drops = [row for row in planned if row.get("kind") == "drop"]
-                form.show(_plan(planned))
-                if drops:
+                try:
+                    planned = await self._planned(ended)
+                except CheckpointError as error:
+                    told = f"What the dry run would remove cannot be read: {error.message}"
+                    form.show(tag("p", shown(told), class_="failure", role="alert"))
+                    return
+                form.show(drawn(planned))
+                if planned.drop_count:
                     really = Order(
                         f"{PRUNE}/{seen.watched.pipeline}",
-                        {"dry_run": False},
-                        f"{len(drops)} release(s) are removed for good.",
+                        {"dry_run": False, "expect": dict(planned.expect)},
+                        f"{planned.drop_count:,} release(s) of {', '.join(planned.names)} are removed for good, just "
+                        "those that were shown: where anything else would go by now, it is refused.",
                     )
                     form.offer(lambda: really, self._confirm, text="Remove them…")
 
@@ -225,13 +231,11 @@ class Actions:
             started = await asyncio.to_thread(api.run, started.id)
         return started
 
-    async def _planned(self, ended: RunSeen) -> list[Mapping[str, str]]:
+    async def _planned(self, ended: RunSeen) -> Planned:
+        """What the dry run planned. Raises :class:`PrefectUnavailable`."""
         api = self._context.refresher.api(self._seen().watched)
-        assert api is not None
-        try:
-            return list(await asyncio.to_thread(api.table_of, ended.id))
-        except CheckpointError:
-            return []
+        assert api is not None  # are_possible
+        return planned_of(await asyncio.to_thread(api.table_of, ended.id))
 
     def _result(self, ended: RunSeen) -> Markup:
         server = public_address(self._seen().watched.server).removesuffix("/api")
@@ -271,21 +275,3 @@ def _alias(text: str) -> str:
         return check_alias(text.strip())
     except CheckpointError as error:
         raise Refused(error.message) from error
-
-
-def _plan(rows: list[Mapping[str, str]]) -> Markup:
-    """What a prune would keep and drop."""
-    lines = [
-        tag(
-            "tr",
-            tag("td", row.get("kind", ""), class_="level-wrong" if row.get("kind") == "drop" else "muted"),
-            tag("td", shown(str(row.get("where", ""))), class_="mono"),
-            tag("td", shown(str(row.get("finding", ""))), class_="muted"),
-        )
-        for row in sorted(rows, key=lambda row: row.get("kind") != "drop")
-    ]
-    if not lines:
-        return tag("p", "There is nothing to remove.", role="status")
-    drops = sum(row.get("kind") == "drop" for row in rows)
-    table = tag("div", tag("table", tag("tbody", *lines), class_="grid"), class_="scroll plan")
-    return joined([tag("p", f"{drops} to remove, {len(rows) - drops} to keep.", role="status"), table])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from ckptcore import promote
 from ckptcore.registry import history_of, pointed_to, releases_on, shelf_of
 from ckptcore.rules.release import Act
 from tests.dashboard.serving import eyes
@@ -75,7 +76,19 @@ def test_an_operator_promotes_rolls_back_pins_and_prunes(tmp_path: Path, browser
         expect(page.locator(".act-said")).to_contain_text("0 to remove, 2 to keep", timeout=RUN_SECONDS)
         page.get_by_role("button", name="Close").click()
 
-        acts = [act for act in history_of(shelf) if act.act in ("promote", "rollback")]
+        promote(shelf.root.parent, f"tiny@{second}", "production")
+        page.get_by_role("button", name="Prune…").click()
+        page.get_by_role("button", name="Dry run…").click()
+        confirmed(page)
+        expect(page.locator(".act-said")).to_contain_text("1 to remove, 1 to keep", timeout=RUN_SECONDS)
+        page.get_by_role("button", name="Remove them…").click()
+        expect(page.locator(".confirm")).to_contain_text("1 release(s) of tiny are removed for good")
+        confirmed(page)
+        expect(page.locator(".act-said")).to_contain_text("Done.", timeout=RUN_SECONDS)
+        assert releases_on(shelf) == (second,)
+        page.get_by_role("button", name="Close").click()
+
+        acts = [act for act in history_of(shelf) if act.by and act.act in ("promote", "rollback")]
         assert [(act.act, act.release) for act in acts] == [
             ("promote", first),
             ("promote", second),
