@@ -15,12 +15,11 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from html import escape
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -197,12 +196,8 @@ def _name_of(host: str) -> str:
 
 
 def _session_of(headers: dict[str, Any]) -> str:
-    try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    found = cookies.get(_COOKIE)
-    return "" if found is None else found.value
+    # Cookies are shared by all ports of a host, and SimpleCookie gives up at the first odd one of another application.
+    return cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
 
 
 def _own_path(wanted: str) -> str:

@@ -1,0 +1,70 @@
+"""The guard alone, before an application that says what reached it and as whom."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from ckptcore.dashboard.auth import PERSON, Credentials, Guard
+
+TOKEN = "correct-horse-battery"
+REACHED = "reached as "
+
+
+async def within(scope: Scope, receive: Receive, send: Send) -> None:
+    """What is guarded: it tells who asks."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": f"{REACHED}{scope[PERSON]}".encode()})
+
+
+class Visitor:
+    """A browser with cookies of its own, which follows nothing by itself."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1:4280")
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return asyncio.run(self._client.get(path, **more))
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        return asyncio.run(self._client.post(path, **more))
+
+
+@pytest.fixture
+def guard() -> Guard:
+    return Guard(within, Credentials(TOKEN, "ada", "correct-horse-too"))
+
+
+@pytest.fixture
+def visitor(guard: Guard) -> Visitor:
+    return Visitor(guard)
+
+
+@pytest.mark.parametrize(
+    "path", ["/loginx", "/login/", "/login/x", "/assets/a/b", "/assets/a%2Fb", "/assets/", "/assetsx"]
+)
+def test_only_the_form_and_its_files_are_open(visitor: Visitor, path: str) -> None:
+    assert visitor.get(path).status_code == 401
+    assert visitor.get(path, headers={"Accept": "text/html"}).headers["location"].startswith("/login?next=")
+
+
+def test_the_form_and_its_files_are_open(visitor: Visitor) -> None:
+    assert "<form" in visitor.get("/login").text
+    assert visitor.get("/assets/dashboard.css").text == REACHED
+
+
+def signed_in(visitor: Visitor) -> str:
+    """The session that the visitor gets for the token."""
+    return visitor.post("/login", data={"secret": TOKEN}).cookies["ckpt_session"]
+
+
+@pytest.mark.parametrize("other", [b'theme={"dark": true}', b"name=J\xc3\xbcrgen", b"a b=c", b"no-value", b'open="'])
+def test_another_applications_cookie_hides_none(guard: Guard, other: bytes) -> None:
+    """Cookies are shared by all ports of a host."""
+    session = signed_in(Visitor(guard)).encode()
+    for cookies in (b"%s; ckpt_session=%s" % (other, session), b"ckpt_session=%s; %s" % (session, other)):
+        assert Visitor(guard).get("/", headers={b"Cookie": cookies}).text == REACHED + "token"
