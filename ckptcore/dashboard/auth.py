@@ -8,7 +8,6 @@ no other site can send. A request that says that it comes from another site is r
 from __future__ import annotations
 
 import base64
-import binascii
 import getpass
 import hmac
 import secrets
@@ -116,7 +115,7 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._credentials.are_needed and not is_loopback(_name_of(host)):
             return "Without a secret this page answers under the names of this machine alone."
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _host_of(origin) != host.lower():
             return "The request comes from another site."
         return ""
 
@@ -129,7 +128,7 @@ class Guard:
         if kind.lower() == "basic":
             try:
                 user, _, password = base64.b64decode(given, validate=True).decode().partition(":")
-            except (binascii.Error, UnicodeDecodeError):
+            except ValueError:
                 return ""
             return self._credentials.person(user, password)
         person, ends_at = self._sessions.get(_session_of(headers), ("", 0.0))
@@ -195,6 +194,14 @@ def _name_of(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
+def _host_of(origin: str) -> str | None:
+    """The host of an Origin header with its port; None where it is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
 def _session_of(headers: dict[str, Any]) -> str:
     # Cookies are shared by all ports of a host, and SimpleCookie gives up at the first odd one of another application.
     return cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
@@ -202,10 +209,8 @@ def _session_of(headers: dict[str, Any]) -> str:
 
 def _own_path(wanted: str) -> str:
     """A path of this site, whatever was asked for."""
-    parts = urlsplit(wanted)
-    if parts.scheme or parts.netloc or not wanted.startswith("/") or wanted.startswith(("//", "/\\")):
-        return "/"
-    return wanted if wanted.isprintable() else "/"
+    is_own = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
+    return wanted if is_own else "/"
 
 
 def _form(wanted: str, *, is_wrong: bool, with_user: bool) -> HTMLResponse:

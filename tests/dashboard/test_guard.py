@@ -68,3 +68,19 @@ def test_another_applications_cookie_hides_none(guard: Guard, other: bytes) -> N
     session = signed_in(Visitor(guard)).encode()
     for cookies in (b"%s; ckpt_session=%s" % (other, session), b"ckpt_session=%s; %s" % (session, other)):
         assert Visitor(guard).get("/", headers={b"Cookie": cookies}).text == REACHED + "token"
+
+
+def test_what_is_no_address_is_refused_like_another_sites(visitor: Visitor) -> None:
+    for origin in ("http://[", "http://[::1", "[", ""):
+        assert visitor.get("/", headers={"Origin": origin}).status_code == 403
+
+
+@pytest.mark.parametrize("wanted", ["//[", "http://[", "/\\[", "[", "/\t/evil.example", ""])
+def test_the_form_leads_to_no_address_that_is_none(visitor: Visitor, wanted: str) -> None:
+    assert visitor.get("/login", params={"next": wanted}).status_code == 200
+    assert visitor.post("/login", params={"next": wanted}, data={"secret": TOKEN}).headers["location"] == "/"
+
+
+@pytest.mark.parametrize("given", [b"Basic \xff", b"Basic a", b"Basic /w==", b"Basic", b"Digest x", b"\xff"])
+def test_what_is_no_secret_is_refused(visitor: Visitor, given: bytes) -> None:
+    assert visitor.get("/", headers={b"Authorization": given}).status_code == 401
