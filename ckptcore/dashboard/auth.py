@@ -58,7 +58,8 @@ NOBODY_ASKED = Credentials()
 
 
 def _equal(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(errors="replace"), expected.encode(errors="replace"))
+    # A question mark for what cannot be encoded would make different secrets equal.
+    return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode(errors="surrogatepass"))
 
 
 def is_loopback(host: str) -> bool:
@@ -124,7 +125,9 @@ class Guard:
             return local_person()
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return self._credentials.person("", given.strip())
+            # Headers are read as Latin-1; a secret is UTF-8, as in its file, or whatever bytes a variable holds.
+            token = given.strip(" \t").encode("latin-1").decode(errors="surrogateescape")
+            return self._credentials.person("", token)
         if kind.lower() == "basic":
             try:
                 user, _, password = base64.b64decode(given, validate=True).decode().partition(":")

@@ -84,3 +84,17 @@ def test_the_form_leads_to_no_address_that_is_none(visitor: Visitor, wanted: str
 @pytest.mark.parametrize("given", [b"Basic \xff", b"Basic a", b"Basic /w==", b"Basic", b"Digest x", b"\xff"])
 def test_what_is_no_secret_is_refused(visitor: Visitor, given: bytes) -> None:
     assert visitor.get("/", headers={b"Authorization": given}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "token", ["pferdestärke-größer", "et-la-batterie-voilà", "正しい馬の電池の留め金です", "bytes-of-old-\udce4-times"]
+)
+def test_a_token_may_be_more_than_ascii(token: str) -> None:
+    visitor = Visitor(Guard(within, Credentials(token)))
+    bearer = b"Bearer " + token.encode(errors="surrogateescape")
+    assert visitor.get("/", headers={b"Authorization": bearer}).status_code == 200
+    assert visitor.get("/", headers={b"Authorization": bearer + b"?"}).status_code == 401
+
+
+def test_what_cannot_be_encoded_equals_nothing_else() -> None:
+    assert Credentials("bytes-of-old-\udce4-times").person("", "bytes-of-old-?-times") == ""
