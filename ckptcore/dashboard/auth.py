@@ -145,6 +145,8 @@ class Guard:
             away.delete_cookie(_COOKIE, path="/")
             return away
         wanted = _own_path(request.query_params.get("next", "/"))
+        if request.method != "POST" and self._person(dict(request.headers)):
+            return RedirectResponse(wanted, 303)
         if request.method != "POST":
             return _form(wanted, is_wrong=False, with_user=bool(self._credentials.password))
         data = b""
