@@ -3,22 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ckptcore.dashboard.auth import PERSON, Credentials, Guard
+from ckptcore.dashboard.sessions import SESSION, Session, SignedOut, require_session
 
 TOKEN = "correct-horse-battery"
 REACHED = "reached as "
+ANSWERS: dict[str, Message] = {
+    "websocket.connect": {"type": "websocket.accept"},
+    "websocket.receive": {"type": "websocket.send", "text": "did it"},
+}
+SCOPES: list[Scope] = []
+"""Of the requests that came through."""
 
 
 async def within(scope: Scope, receive: Receive, send: Send) -> None:
-    """What is guarded: it tells who asks."""
+    """What is guarded: it tells who asks, and a socket gives back what it gets."""
+    if scope["type"] == "websocket":
+        while (message := await receive())["type"] != "websocket.disconnect":
+            await send(ANSWERS[message["type"]])
+        return
+    SCOPES.append(scope)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": f"{REACHED}{scope[PERSON]}".encode()})
+
+
+async def talk(guard: Guard, cookie: str, *between: Any) -> list[str]:
+    """What a socket sends for a message before and one after ``between``, which happens while it is open."""
+    heard, sent = asyncio.Queue[Message](), list[str]()
+
+    async def send(message: Message) -> None:
+        sent.append(message["type"])
+
+    scope = {"type": "websocket", "path": "/ws", "headers": [(b"cookie", f"ckpt_session={cookie}".encode())]}
+    socket = asyncio.create_task(guard(scope, heard.get, send))
+    for message in ("websocket.connect", "websocket.receive"):
+        await heard.put({"type": message})
+    while len(sent) < 2:
+        await asyncio.sleep(0)
+    for happens in between:
+        await happens()
+    await heard.put({"type": "websocket.receive"})
+    await heard.put({"type": "websocket.disconnect"})
+    await socket
+    return sent
 
 
 class Visitor:
@@ -32,6 +66,9 @@ class Visitor:
 
     def post(self, path: str, **more: Any) -> httpx.Response:
         return asyncio.run(self._client.post(path, **more))
+
+    async def sign_out(self) -> None:
+        assert (await self._client.post("/logout")).status_code == 303
 
 
 @pytest.fixture
@@ -108,3 +145,35 @@ def test_a_link_of_another_site_needs_no_second_sign_in(visitor: Visitor) -> Non
     signed_in(visitor)
     answer = visitor.get("/login?next=/p/run%3Fx%3D1")
     assert (answer.status_code, answer.headers.get("location")) == (303, "/p/run?x=1")
+
+
+def test_a_socket_ends_with_its_session(guard: Guard) -> None:
+    visitor = Visitor(guard)
+    session = signed_in(visitor)
+    opened = ["websocket.accept", "websocket.send"]
+    assert asyncio.run(talk(guard, session)) == [*opened, "websocket.send"]
+    assert asyncio.run(talk(guard, session, visitor.sign_out)) == [*opened, "websocket.close"]
+
+
+@pytest.mark.parametrize("how", ["signing out", "signing in as somebody else"])
+def test_a_page_acts_for_nobody_once_its_session_is_over(guard: Guard, how: str) -> None:
+    """Whichever socket it is reached by: that of the next visitor may be."""
+    visitor = Visitor(guard)
+    signed_in(visitor)
+    visitor.get("/p/run")
+    page = SCOPES[-1]
+    require_session(page)
+    if how == "signing out":
+        asyncio.run(visitor.sign_out())
+    visitor.post("/login", data={"user": "ada", "secret": "correct-horse-too"})
+    assert visitor.get("/p/run").text == REACHED + "ada"
+    require_session(SCOPES[-1])
+    with pytest.raises(SignedOut):
+        require_session(page)
+
+
+def test_a_session_ends_with_its_time() -> None:
+    for session, is_over in ((Session("ada"), False), (Session("ada", time.monotonic()), True)):
+        assert session.is_over is is_over
+    with pytest.raises(SignedOut):
+        require_session({SESSION: Session("ada", time.monotonic())})
