@@ -16,6 +16,7 @@ from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.form import Form, Order, Refused
 from ckptcore.dashboard.markup import Markup, joined, shown, tag
 from ckptcore.dashboard.pruning import Planned, drawn, planned_of
+from ckptcore.dashboard.sessions import require_session
 from ckptcore.dashboard.words import version
 from ckptcore.errors import CheckpointError
 from ckptcore.rules.addresses import public_address
@@ -220,7 +221,8 @@ class Actions:
         form.confirm(start)
 
     async def _run(self, form: Form, order: Order) -> RunSeen:
-        """Start the run, and follow it to its end. Raises :class:`PrefectUnavailable`."""
+        """Start the run, and follow it to its end. Raises :class:`PrefectUnavailable` and :class:`SignedOut`."""
+        require_session(ui.context.client.request.scope)
         api = self._context.refresher.api(self._seen().watched)
         assert api is not None  # are_possible
         tags = [by_tag(self._person), "ckpt", pipeline_tag(self._seen().watched.pipeline)]

@@ -8,22 +8,21 @@ no other site can send. A request that says that it comes from another site is r
 from __future__ import annotations
 
 import base64
-import binascii
 import getpass
 import hmac
 import secrets
 import time
 from dataclasses import dataclass, field
 from html import escape
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ckptcore.dashboard.sessions import SESSION, Session, while_held
 from ckptcore.dashboard.theme import FILES
 from ckptcore.errors import InvalidConfig
 
@@ -60,7 +59,8 @@ NOBODY_ASKED = Credentials()
 
 
 def _equal(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(errors="replace"), expected.encode(errors="replace"))
+    # A question mark for what cannot be encoded would make different secrets equal.
+    return hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode(errors="surrogatepass"))
 
 
 def is_loopback(host: str) -> bool:
@@ -94,7 +94,7 @@ class Guard:
     def __init__(self, app: ASGIApp, credentials: Credentials) -> None:
         self._app = app
         self._credentials = credentials
-        self._sessions: dict[str, tuple[str, float]] = {}
+        self._sessions: dict[str, Session] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -102,13 +102,18 @@ class Guard:
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         refusal = self._refusal(headers)
-        person = "" if refusal else self._person(headers)
+        session = None if refusal else self._held(headers)
         if refusal:
             await self._refuse(scope, receive, send, PlainTextResponse(refusal, 403))
         elif scope["type"] == "http" and scope["path"] in (_LOGIN, _LOGOUT) and self._credentials.are_needed:
             await (await self._session(Request(scope, receive)))(scope, receive, send)
-        elif person or _is_open(scope["path"]):
-            scope[PERSON] = person
+        elif session is not None:
+            scope[PERSON], scope[SESSION] = session.person, session
+            if scope["type"] == "websocket":
+                receive, send = while_held(session, receive, send)
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http" and _is_open(scope["path"]):
+            scope[PERSON] = ""
             await self._app(scope, receive, send)
         else:
             await self._refuse(scope, receive, send, self._ask(scope, headers))
@@ -117,33 +122,43 @@ class Guard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._credentials.are_needed and not is_loopback(_name_of(host)):
             return "Without a secret this page answers under the names of this machine alone."
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _host_of(origin) != host.lower():
             return "The request comes from another site."
         return ""
 
-    def _person(self, headers: dict[str, str]) -> str:
+    def _held(self, headers: dict[str, str]) -> Session | None:
+        """The session that the request belongs to, None where it may do nothing."""
         if not self._credentials.are_needed:
-            return local_person()
+            return Session(local_person())
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return self._credentials.person("", given.strip())
-        if kind.lower() == "basic":
-            try:
-                user, _, password = base64.b64decode(given, validate=True).decode().partition(":")
-            except (binascii.Error, UnicodeDecodeError):
-                return ""
-            return self._credentials.person(user, password)
-        person, ends_at = self._sessions.get(_session_of(headers), ("", 0.0))
-        return person if time.monotonic() < ends_at else ""
+        if kind.lower() in ("bearer", "basic"):
+            person = self._person(kind.lower(), given)
+            return Session(person) if person else None
+        kept = self._sessions.get(_session_of(headers))
+        return None if kept is None or kept.is_over else kept
+
+    def _person(self, kind: str, given: str) -> str:
+        """Who gives this with the request itself, "" for nobody."""
+        if kind == "bearer":
+            # Headers are read as Latin-1; a secret is UTF-8, as in its file, or whatever bytes a variable holds.
+            token = given.strip(" \t").encode("latin-1").decode(errors="surrogateescape")
+            return self._credentials.person("", token)
+        try:
+            user, _, password = base64.b64decode(given, validate=True).decode().partition(":")
+        except ValueError:
+            return ""
+        return self._credentials.person(user, password)
 
     async def _session(self, request: Request) -> Response:
         """The form, and what it sends."""
         if request.url.path == _LOGOUT and request.method == "POST":
-            self._sessions.pop(_session_of(dict(request.headers)), None)
+            self._end(_session_of(dict(request.headers)))
             away: Response = RedirectResponse(_LOGIN, 303)
             away.delete_cookie(_COOKIE, path="/")
             return away
         wanted = _own_path(request.query_params.get("next", "/"))
+        if request.method != "POST" and self._held(dict(request.headers)):
+            return RedirectResponse(wanted, 303)
         if request.method != "POST":
             return _form(wanted, is_wrong=False, with_user=bool(self._credentials.password))
         data = b""
@@ -155,19 +170,24 @@ class Guard:
         person = self._credentials.person(form.get("user", [""])[0], form.get("secret", [""])[0])
         if not person:
             return _form(wanted, is_wrong=True, with_user=bool(self._credentials.password))
+        self._end(_session_of(dict(request.headers)))  # its pages are somebody else's from now on
         self._forget_old()
         session = secrets.token_urlsafe(32)
-        self._sessions[session] = (person, time.monotonic() + _SESSION_SECONDS)
+        self._sessions[session] = Session(person, time.monotonic() + _SESSION_SECONDS)
         answer = RedirectResponse(wanted, 303)
         answer.set_cookie(
             _COOKIE, session, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
         )
         return answer
 
+    def _end(self, session: str) -> None:
+        if ended := self._sessions.pop(session, None):
+            ended.end()
+
     def _forget_old(self) -> None:
-        now = time.monotonic()
-        kept = [(session, held) for session, held in self._sessions.items() if held[1] > now]
-        self._sessions = dict(kept[-_MOST_SESSIONS:])
+        open_ones = [session for session, held in self._sessions.items() if not held.is_over]
+        for session in set(self._sessions) - set(open_ones[-_MOST_SESSIONS:]):
+            self._end(session)
 
     def _ask(self, scope: Scope, headers: dict[str, str]) -> Response:
         """The way to the form for a browser, a plain refusal for everything else."""
@@ -196,21 +216,23 @@ def _name_of(host: str) -> str:
     return host.partition(":")[0].lower()
 
 
-def _session_of(headers: dict[str, Any]) -> str:
+def _host_of(origin: str) -> str | None:
+    """The host of an Origin header with its port; None where it is no address."""
     try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    found = cookies.get(_COOKIE)
-    return "" if found is None else found.value
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
+def _session_of(headers: dict[str, Any]) -> str:
+    # Cookies are shared by all ports of a host, and SimpleCookie gives up at the first odd one of another application.
+    return cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
 
 
 def _own_path(wanted: str) -> str:
     """A path of this site, whatever was asked for."""
-    parts = urlsplit(wanted)
-    if parts.scheme or parts.netloc or not wanted.startswith("/") or wanted.startswith(("//", "/\\")):
-        return "/"
-    return wanted if wanted.isprintable() else "/"
+    is_own = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
+    return wanted if is_own else "/"
 
 
 def _form(wanted: str, *, is_wrong: bool, with_user: bool) -> HTMLResponse:
