@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.builders import SavedCheckpoint, write_trainer_run
 from tests.command import assert_refused, ckpt_process
@@ -177,3 +177,30 @@ def test_nothing_can_be_done_unless_it_is_allowed(place: Path, browser: Browser)
             page.goto(f"{served.url}/p/run")
             expect(page.locator("h1")).to_contain_text("run", timeout=60_000)
             expect(page.get_by_role("button", name="Promote…")).to_have_count(count)
+
+
+def test_a_tab_does_nothing_more_once_its_visitor_signed_out(place: Path, browser: Browser) -> None:
+    """Not even over the socket that it opens again with the cookie of the next visitor."""
+    (place / "acts.yaml").write_text("name: run\nregistry: registry\nsources: [{path: run}]\nretention: {last: 1}\n")
+    (place / "registry").mkdir(exist_ok=True)
+    arguments = ("--config", "acts.yaml", "--allow-actions")
+    with serving(place, *arguments, secret=TOKEN) as served, eyes(browser, served.url) as seen:
+        left, other = seen.page(), seen.page()
+        signed_in(left, served)
+        left.goto(f"{served.url}/p/run")
+        left.get_by_role("button", name="Prune…").click(timeout=60_000)
+        left.get_by_role("button", name="Dry run…").click()
+        expect(left.locator(".confirm")).to_be_visible()
+        other.goto(served.url)
+        with left.expect_websocket(timeout=30_000):
+            other.get_by_role("button", name="Sign out").click()
+            signed_in(other, served)
+        left.get_by_role("button", name="Do it").click()
+        expect(left.locator(".act-said")).to_contain_text("session is over")
+
+
+def signed_in(page: Page, served: Served) -> None:
+    page.goto(f"{served.url}/login")
+    page.get_by_label("Token").fill(TOKEN)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page).to_have_url(f"{served.url}/")
