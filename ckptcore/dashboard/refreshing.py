@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ckptcore.dashboard.prefect_api import PrefectApi
 from ckptcore.observing import Observer
+from ckptcore.rules.addresses import public_address
 from ckptcore.rules.observed import Snapshot, Watched
 from ckptcore.rules.observed_runs import RunSeen, ServerSeen
 
@@ -97,7 +98,8 @@ class Refresher:
             try:
                 found = self._apis[url].look()
             except Exception as error:  # noqa: BLE001 - whatever a server or a proxy before it sends, the page says so
-                found = ServerSeen(url, why=f"{url} sends what is not understood: {error!r}", asked_at=time.time())
+                why = f"{public_address(url)} sends what is not understood: {error!r}"
+                found = ServerSeen(url, why=why, asked_at=time.time())
             self._servers[url] = found
             if replace(found, asked_at=0.0) != replace(before, asked_at=0.0):
                 self._changed()
