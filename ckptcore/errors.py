@@ -143,6 +143,10 @@ class AliasMoved(CheckpointError, RuntimeError):
     """An alias does not name what its mover expected: somebody else was first."""
 
 
+class PlanChanged(CheckpointError, RuntimeError):
+    """What would be removed by now is not what was shown and confirmed."""
+
+
 class InvalidRetention(CheckpointError, ValueError):
     """The rules of retention keep nothing, or are none."""
 

@@ -23,6 +23,7 @@ from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.events.actions import ActionTypes, CallWebhook, SendNotification
 from prefect.events.schemas.automations import AutomationCore
@@ -34,6 +35,7 @@ from pydantic import SecretStr
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
 from ckptcore.errors import InvalidConfig
 from ckptcore.pipeline import ALERTS, Alert, NotificationSettings, Pipeline
+from ckptcore.rules.issues import Issue
 from ckptcore.rules.pipeline import MERGE, parse_interval, pipeline_tag
 from flows.automations import HEARTBEAT_SECONDS, alert_body, alert_text, automations_of, name_prefix
 from flows.deployments import Wanted, deployments_of
@@ -71,17 +73,22 @@ class Deployed:
 
 def deploy(pipeline: Pipeline, working_directory: str) -> Deployed:
     """Make the configured server have the pipeline; what was changed. Flows run in ``working_directory``, where their
-    smoke tests are found. Raises :class:`InvalidConfig` where the server has no such notification block."""
+    smoke tests are found. Raises :class:`InvalidConfig` where the server has no such notification block, and before
+    anything is changed where another pipeline has a deployment of the same name."""
     deployed = Deployed()
     with get_client(sync_client=True) as client:
+        wanted = list(deployments_of(pipeline))
+        there = _there(client, pipeline, wanted)
         _apply_blocks(client, pipeline, deployed)
         targets = _targets(client, pipeline, deployed)
         _ensure_pool(client, pipeline.work_pool, deployed)
         _ensure_queue(client, pipeline.work_pool, deployed)
         if pipeline.gpu_work_pool is not None:
             _ensure_pool(client, pipeline.gpu_work_pool, deployed)
-        wanted = list(deployments_of(pipeline))
-        ids = {each.full_name: _apply(client, pipeline, each, working_directory, deployed) for each in wanted}
+        ids = {
+            each.full_name: _apply(client, pipeline, each, there.get(each.full_name), working_directory, deployed)
+            for each in wanted
+        }
         _remove_deployments(client, pipeline.name, ids.keys(), deployed)
         publishing = {each.name: ids[each.full_name] for each in wanted if each.flow == MERGE}
         automations = list(automations_of(pipeline, publishing, targets))
@@ -101,8 +108,30 @@ def undeploy(name: str) -> Deployed:
     return deployed
 
 
+def _there(client: SyncPrefectClient, pipeline: Pipeline, wanted: Iterable[Wanted]) -> dict[str, DeploymentResponse]:
+    """The deployments that are there already, by name. Raises :class:`InvalidConfig` where one is another pipeline's:
+    its events would be published into our registry."""
+    there, issues = dict[str, DeploymentResponse](), list[Issue]()
+    for each in wanted:
+        try:
+            found = there[each.full_name] = client.read_deployment_by_name(each.full_name)
+        except ObjectNotFound:
+            continue
+        if "ckpt" in found.tags and pipeline_tag(pipeline.name) not in found.tags:
+            owner = ", ".join(sorted({*found.tags} - {"ckpt"}))
+            issues.append(Issue(each.full_name, "is taken", "a name of its own", owner, code="name-taken"))
+    if issues:
+        raise InvalidConfig(f"{pipeline.name}: {len(issues)} deployment(s) are another pipeline's", issues)
+    return there
+
+
 def _apply(
-    client: SyncPrefectClient, pipeline: Pipeline, wanted: Wanted, working_directory: str, deployed: Deployed
+    client: SyncPrefectClient,
+    pipeline: Pipeline,
+    wanted: Wanted,
+    existing: DeploymentResponse | None,
+    working_directory: str,
+    deployed: Deployed,
 ) -> UUID:
     job_variables = {
         # Without a command of its own a process worker first copies the whole working directory, in a second process.
@@ -115,14 +144,6 @@ def _apply(
     flow: Flow[Any, Any] = load_flow_from_entrypoint(ENTRYPOINTS[wanted.flow], use_placeholder_flow=False)
     schema = parameter_schema(flow.fn).model_dump_for_openapi()
     digest = _digest(*parts, schema)
-    try:
-        existing = client.read_deployment_by_name(wanted.full_name)
-    except ObjectNotFound:
-        existing = None
-    if existing is not None and "ckpt" in existing.tags and pipeline_tag(pipeline.name) not in existing.tags:
-        # Its events would be published into our registry.
-        owner = ", ".join(sorted({*existing.tags} - {"ckpt"}))
-        raise InvalidConfig(f"the server has {wanted.full_name} of {owner}: expected a name that no other has")
     if existing is not None and existing.version == digest:
         return existing.id
     (deployed.made if existing is None else deployed.changed).append(wanted.full_name)

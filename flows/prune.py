@@ -9,8 +9,8 @@ from prefect import flow
 from ckptcore.errors import CheckpointError, ReleaseNotFound
 from ckptcore.pipeline import Pipeline
 from ckptcore.retaining import Pruned
+from ckptcore.rules.retention import digest_of_dropped
 from tasks.ending import ended_by
-from tasks.prune import digest_of_dropped
 from tasks.prune import prune as prune_name
 
 

@@ -70,18 +70,23 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
         only_newest = pipeline.limits.superseded == "stop"
         for found in outstanding(source.path, source.component, pipeline.registry, name, only_newer=only_newest):
             label = found.version.label
+            is_young = 0 <= time.time() - found.written_at < EVENT_SECONDS
             match found.state.kind:
                 case StateKind.INCOMPLETE:
                     incomplete.append(label)
-                case StateKind.DAMAGED if 0 <= time.time() - found.written_at < EVENT_SECONDS:
+                case StateKind.DAMAGED if is_young:
                     incomplete.append(label)  # a file that is still being written looks like one that is cut off
                 case StateKind.DAMAGED:
                     damaged.append(label)
                     _tell_damaged(found)
                 case StateKind.COMPLETE:
                     attempt, tried = None, attempts_of(client, found.key)
-                    is_new = 0 <= time.time() - found.written_at < EVENT_SECONDS and not tried
-                    if room > 0 and not is_new and (found.version.directory, found.version.unique_id) not in underway:
+                    is_left_to_event = is_young and not tried
+                    if (
+                        room > 0
+                        and not is_left_to_event
+                        and (found.version.directory, found.version.unique_id) not in underway
+                    ):
                         attempt = next_attempt(tried, time.time())
                     if attempt is None:
                         held_back.append(label)

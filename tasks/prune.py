@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from ckptcore.errors import CheckpointError
+from ckptcore.errors import PlanChanged
 from ckptcore.retaining import Pruned
 from ckptcore.retaining import prune as prune_releases
 from ckptcore.rules.retention import RetentionPlan, Rule
 from tasks.artifacts import artifact_key, show_table
 from tasks.lifecycle_task import lifecycle_task
-
-
-class PlanChanged(CheckpointError, RuntimeError):
-    """What would be removed by now is not what was shown and confirmed."""
-
-
-def digest_of_dropped(releases: Iterable[str]) -> str:
-    """Tells one set of releases that are to be removed from another, whatever their order."""
-    return hashlib.sha256("\n".join(sorted(releases)).encode(errors="surrogatepass")).hexdigest()
 
 
 @lifecycle_task
@@ -36,10 +26,10 @@ def prune(
     """
 
     def check(plan: RetentionPlan) -> None:
-        if expect is not None and digest_of_dropped(plan.dropped) != expect:
+        if expect is not None and plan.digest != expect:
             raise PlanChanged(
                 f"{name}: what is to be removed changed since it was shown, {len(plan.dropped)} release(s) by now; "
-                "none is removed"
+                f"none is removed; expected the digest {expect[:12]}…, found {plan.digest[:12]}…"
             )
 
     id_ = str(flow_run.id or "")
@@ -63,6 +53,6 @@ def _show(name: str, pruned: Pruned) -> None:
         "where": name,
         "drop": str(len(dropped)),
         "keep": str(len(verdicts) - len(dropped)),
-        "digest": digest_of_dropped(dropped),
+        "digest": pruned.plan.digest,
     }
     show_table(artifact_key("retention-plan", name), [whole], f"{name}: {len(dropped)} to drop")

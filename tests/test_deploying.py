@@ -13,6 +13,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.events.actions import CallWebhook, RunDeployment
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Completed, Crashed, Failed, Pending, Running, Scheduled
 
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
@@ -22,6 +23,7 @@ from ckptcore.errors import InvalidConfig, ReleaseInvalid, SelectionError
 from ckptcore.pipeline import Pipeline, SourceChoice
 from ckptcore.registry import resolve
 from ckptcore.rules.pipeline import merge_limit, pipeline_tag
+from ckptcore.rules.retention import digest_of_dropped
 from flows import deploying
 from flows.audit import audit
 from flows.deploying import deploy, undeploy
@@ -30,7 +32,6 @@ from flows.post_training import post_training
 from flows.prune import prune
 from flows.reconcile import reconcile
 from tasks.catch_up import drop_missed
-from tasks.prune import digest_of_dropped
 from tests.builders import SavedCheckpoint, write_trainer_run
 
 pytestmark = pytest.mark.prefect_server
@@ -116,10 +117,17 @@ def test_deploying_twice_changes_nothing_and_what_is_not_said_any_more_goes(
 
 def test_a_name_that_another_pipeline_has_is_not_taken_from_it(server: str, tmp_path: Path) -> None:
     first = pipeline_in(tmp_path / "a", "first", sources=[{"path": str(tmp_path / "a" / "run"), "name": "ema-of-both"}])
-    other = pipeline_in(tmp_path / "b", "other", sources=[{"path": str(tmp_path / "b" / "run"), "name": "ema-of-both"}])
+    second = pipeline_in(
+        tmp_path / "b", "second", sources=[{"path": str(tmp_path / "b" / "run"), "name": "ema-of-both"}]
+    )
     deploy(first, str(tmp_path))
-    with pytest.raises(InvalidConfig, match=r"merge-and-publish/ema-of-both of .*first"):
-        deploy(other, str(tmp_path))
+    with pytest.raises(InvalidConfig, match="another pipeline's") as refusal:
+        deploy(second, str(tmp_path))
+    assert [(issue.where, issue.found) for issue in refusal.value.issues] == [
+        ("merge-and-publish/ema-of-both", pipeline_tag("first"))
+    ]
+    with get_client(sync_client=True) as client, pytest.raises(ObjectNotFound):
+        client.read_deployment_by_name("reconcile/second")
     assert deploy(first, str(tmp_path)).is_unchanged
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -193,3 +194,18 @@ def test_watch_once_as_a_command(tmp_path: Path, capfd: pytest.CaptureFixture[st
         outcome = ckpt(capfd, "watch", config, "--once")
         assert (outcome.status, len(receiver.event_ids)) == (0, 1), outcome
     assert (model_state(run, 1) / "0.announced").exists()
+
+
+def test_a_step_that_vanishes_while_it_is_told_of_does_not_end_the_watch(tmp_path: Path) -> None:
+    class Vanishing(SourceWatch):
+        def look(self) -> Iterator[Found]:
+            for found in super().look():
+                shutil.rmtree(found.version.directory)
+                yield found
+
+    gone = write_trainer_run(tmp_path / "gone", {1: SAVED})
+    kept = write_trainer_run(tmp_path / "kept", {1: SAVED})
+    lines: list[str] = []
+    Watcher([Vanishing(str(gone)), SourceWatch(str(kept))], None, lines.append).look()
+    assert [line for line in lines if "No such file" in line], lines
+    assert (model_state(kept, 1) / "0.announced").exists()

@@ -16,10 +16,10 @@ from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.form import Form, Order, Refused
 from ckptcore.dashboard.markup import Markup, joined, shown, tag
 from ckptcore.dashboard.pruning import Planned, drawn, planned_of
+from ckptcore.dashboard.run_links import run_address
 from ckptcore.dashboard.sessions import require_session
 from ckptcore.dashboard.words import version
 from ckptcore.errors import CheckpointError
-from ckptcore.rules.addresses import public_address
 from ckptcore.rules.observed import PipelineSeen, VersionSeen
 from ckptcore.rules.observed_runs import RunKind, RunSeen
 from ckptcore.rules.pipeline import MERGE, PIN, PROMOTE, PRUNE, ROLLBACK, by_tag, pipeline_tag
@@ -240,8 +240,8 @@ class Actions:
         return planned_of(await asyncio.to_thread(api.table_of, ended.id))
 
     def _result(self, ended: RunSeen) -> Markup:
-        server = public_address(self._seen().watched.server).removesuffix("/api")
-        link = tag("a", "The run in Prefect", href=f"{server}/runs/flow-run/{ended.id}", class_="more")
+        page = run_address(self._seen().watched.server, ended.id)
+        link = tag("a", "The run in Prefect", href=page, class_="more") if page else None
         if ended.kind is RunKind.DONE:
             text = tag("p", "Done.", class_="level-fine", role="status")
         else:

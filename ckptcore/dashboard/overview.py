@@ -11,14 +11,8 @@ from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.frame import frame, pipeline_address, release_address, version_address
 from ckptcore.dashboard.markup import Markup, joined, name_of, shown, tag
 from ckptcore.dashboard.words import ago, day, duration, level_chip, level_mark, since, size, stage_mark, until, version
-from ckptcore.rules.observed import (
-    DiskSeen,
-    Judgement,
-    Level,
-    PipelineSeen,
-    VersionSeen,
-    judge,
-)
+from ckptcore.rules.judging import Judgement, Level, judge
+from ckptcore.rules.observed import DiskSeen, PipelineSeen, VersionSeen
 from ckptcore.rules.observed_runs import RunSeen, current, last_failure
 
 MOST_CARDS = 12

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ckptcore.dashboard.markup import Markup, shown, tag
-from ckptcore.rules.observed import Level, Stage
+from ckptcore.rules.judging import Level
+from ckptcore.rules.observed import Stage
 from ckptcore.rules.sizes import format_duration, format_size
 
 STAGE_WORDS = {

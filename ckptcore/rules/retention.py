@@ -6,6 +6,7 @@ makes a later one look older than an earlier one. Gathering and deleting are ``r
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -115,9 +116,18 @@ class RetentionPlan:
         """What goes, the oldest first, so that a prune that is stopped leaves the newest."""
         return tuple(verdict.release for verdict in reversed(self.verdicts) if not verdict.is_kept)
 
+    @property
+    def digest(self) -> str:
+        """Tells one set of releases that go from another."""
+        return digest_of_dropped(self.dropped)
+
     def lines(self) -> tuple[str, ...]:
         kept = len(self.verdicts) - len(self.dropped)
         return (*map(str, self.verdicts), f"{kept} to keep, {len(self.dropped)} to drop")
+
+
+def digest_of_dropped(releases: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(releases)).encode(errors="surrogatepass")).hexdigest()
 
 
 def plan_retention(releases: Sequence[ListedRelease], rules: Sequence[Rule], now: float) -> RetentionPlan:

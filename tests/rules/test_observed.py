@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from ckptcore.rules.judging import DAY, Level, judge
 from ckptcore.rules.observed import (
-    DAY,
     AliasSeen,
     DiskSeen,
-    Level,
     PipelineSeen,
     ReleaseSeen,
     Stage,
@@ -18,7 +17,6 @@ from ckptcore.rules.observed import (
     Watched,
     assembled,
     growth,
-    judge,
     on_shared_disks,
     stage_of,
 )
