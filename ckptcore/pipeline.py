@@ -181,7 +181,7 @@ class WatchSettings(_Section):
 class LimitSettings(_Section):
     """Back-pressure."""
 
-    merges: Positive = Field(default=2, description="Merges at a time on one worker.")
+    merges: Positive = Field(default=2, description="Merges at a time, whatever room workers have.")
     queued: Positive = Field(default=4, description="Runs that reconcile lets wait or run at a time.")
     superseded: Literal["finish", "stop"] = Field(
         default="finish",

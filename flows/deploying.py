@@ -1,8 +1,8 @@
 """Deploy: make a server have what a pipeline's file says, no less and no more.
 
-Deployments, automations, the work pool and the webhooks of alerts. What is there already and the same is left as it is,
-so that a second call changes nothing; what the pipeline had and its file no longer says is removed. Other pipelines of
-the same server are left alone.
+Deployments, automations, work pools, queues and the webhooks of alerts. What is there already and the same is left as
+it is, so that a second call changes nothing; what the pipeline had and its file no longer says is removed. Other
+pipelines of the same server are left alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from prefect import Flow
 from prefect.blocks.core import Block
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
@@ -39,7 +39,8 @@ from ckptcore.rules.issues import Issue
 from ckptcore.rules.pipeline import MERGE, parse_interval, pipeline_tag
 from flows.automations import HEARTBEAT_SECONDS, alert_body, alert_text, automations_of, name_prefix
 from flows.deployments import Wanted, deployments_of
-from flows.names import ENTRYPOINTS, OPERATIONS
+from flows.names import ENTRYPOINTS
+from flows.queues import apply_queues, queue_of, remove_queues
 
 _DIGEST = re.compile(r"\[([0-9a-f]{16})\]$")
 _PAGE = 200
@@ -51,8 +52,6 @@ _RUN_ENVIRONMENT = {
     "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
 }
 _T = TypeVar("_T")
-MERGES_QUEUE = "merges"
-"""Comes before everything else in the pool: what looks after merges must not keep them waiting."""
 
 
 @dataclass(slots=True)
@@ -81,15 +80,16 @@ def deploy(pipeline: Pipeline, working_directory: str) -> Deployed:
         there = _there(client, pipeline, wanted)
         _apply_blocks(client, pipeline, deployed)
         targets = _targets(client, pipeline, deployed)
-        _ensure_pool(client, pipeline.work_pool, deployed)
-        _ensure_queue(client, pipeline.work_pool, deployed)
-        if pipeline.gpu_work_pool is not None:
-            _ensure_pool(client, pipeline.gpu_work_pool, deployed)
+        made, changed = apply_queues(client, pipeline)
+        deployed.made += made
+        deployed.changed += changed
         ids = {
             each.full_name: _apply(client, pipeline, each, there.get(each.full_name), working_directory, deployed)
             for each in wanted
         }
         _remove_deployments(client, pipeline.name, ids.keys(), deployed)
+        # Those of a pool that the file named before; by now no deployment is in them.
+        deployed.removed += remove_queues(client, pipeline.name, kept_pool=pipeline.work_pool)
         publishing = {each.name: ids[each.full_name] for each in wanted if each.flow == MERGE}
         automations = list(automations_of(pipeline, publishing, targets))
         _apply_automations(client, pipeline.name, automations, deployed)
@@ -102,6 +102,7 @@ def undeploy(name: str) -> Deployed:
     with get_client(sync_client=True) as client:
         _apply_automations(client, name, [], deployed)
         _remove_deployments(client, name, (), deployed)
+        deployed.removed += remove_queues(client, name)
         _remove_numbered(client, "webhook", name, 0, deployed)
         _remove_numbered(client, "checkpoint-registry", name, 0, deployed)
         _remove_numbered(client, "checkpoint-source", name, 0, deployed)
@@ -139,7 +140,7 @@ def _apply(
         "working_dir": working_directory,
         "env": _RUN_ENVIRONMENT,
     }
-    place = (wanted.pool or pipeline.work_pool, MERGES_QUEUE if wanted.flow in (MERGE, *OPERATIONS) else None)
+    place = (wanted.pool or pipeline.work_pool, queue_of(wanted.flow, pipeline.name))
     parts = [dict(wanted.parameters), wanted.when, place, job_variables, ENTRYPOINTS[wanted.flow]]
     flow: Flow[Any, Any] = load_flow_from_entrypoint(ENTRYPOINTS[wanted.flow], use_placeholder_flow=False)
     schema = parameter_schema(flow.fn).model_dump_for_openapi()
@@ -207,22 +208,6 @@ def _all_of(read: Callable[..., list[_T]]) -> list[_T]:
     while page := read(limit=_PAGE, offset=len(found)):
         found += page
     return found
-
-
-def _ensure_pool(client: SyncPrefectClient, name: str, deployed: Deployed) -> None:
-    try:
-        client.read_work_pool(name)
-    except ObjectNotFound:
-        client.create_work_pool(WorkPoolCreate(name=name, type="process"))
-        deployed.made.append(f"work pool {name}")
-
-
-def _ensure_queue(client: SyncPrefectClient, pool: str, deployed: Deployed) -> None:
-    try:
-        client.read_work_queue_by_name(MERGES_QUEUE, work_pool_name=pool)
-    except ObjectNotFound:
-        client.create_work_queue(MERGES_QUEUE, priority=1, work_pool_name=pool)
-        deployed.made.append(f"work queue {pool}/{MERGES_QUEUE}")
 
 
 def _targets(client: SyncPrefectClient, pipeline: Pipeline, deployed: Deployed) -> dict[Alert, list[ActionTypes]]:

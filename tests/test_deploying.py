@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.events.actions import CallWebhook, RunDeployment
 from prefect.exceptions import ObjectNotFound
@@ -129,6 +129,44 @@ def test_a_name_that_another_pipeline_has_is_not_taken_from_it(server: str, tmp_
     with get_client(sync_client=True) as client, pytest.raises(ObjectNotFound):
         client.read_deployment_by_name("reconcile/second")
     assert deploy(first, str(tmp_path)).is_unchanged
+
+
+def test_no_more_merges_at_a_time_than_the_file_says(server: str, tmp_path: Path) -> None:
+    place = {"work_pool": "narrow"}
+    first = deploy(pipeline_in(tmp_path, "narrow", limits={"merges": 1}, **place), str(tmp_path))
+    assert {"work queue narrow/merges-narrow", "work queue narrow/operations-narrow"} <= set(first.made)
+    beside = pipeline_in(tmp_path, "beside", limits={"merges": 3}, **place)
+    deploy(beside, str(tmp_path))
+    assert deploy(beside, str(tmp_path)).is_unchanged
+
+    with get_client(sync_client=True) as client:
+
+        def to_start() -> list[str]:
+            found = client.get_scheduled_flow_runs_for_work_pool("narrow", scheduled_before=TIMES[1])
+            return [response.flow_run.name for response in found if response.flow_run.name.startswith("of-narrow")]
+
+        for flow_name in ("merge-and-publish", "merge-and-publish", "promote"):
+            deployment = client.read_deployment_by_name(f"{flow_name}/narrow")
+            parameters = {"name": "x", "release": "y", "alias": "z"} if flow_name == "promote" else {}
+            client.create_flow_run_from_deployment(deployment.id, parameters=parameters, name=f"of-narrow-{flow_name}")
+        # What an operator asks for comes first, and does not wait for merges.
+        assert to_start() == ["of-narrow-promote", "of-narrow-merge-and-publish"]
+        [running, _] = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=["of-narrow-merge-and-publish"]))
+        )
+        set_state(running, Pending())
+        set_state(running, Running())
+        assert to_start() == ["of-narrow-promote"]
+        wider = pipeline_in(tmp_path, "narrow", limits={"merges": 2}, **place)
+        assert "work queue narrow/merges-narrow" in deploy(wider, str(tmp_path)).changed
+        assert to_start() == ["of-narrow-promote", "of-narrow-merge-and-publish"]
+
+    moved = deploy(pipeline_in(tmp_path, "narrow", limits={"merges": 2}, work_pool="elsewhere"), str(tmp_path))
+    assert {"work queue narrow/merges-narrow", "work queue narrow/operations-narrow"} == set(moved.removed)
+    assert {"work queue elsewhere/merges-narrow"} <= set(undeploy("narrow").removed)
+    with get_client(sync_client=True) as client:
+        assert not [queue.name for queue in client.read_work_queues() if queue.name.endswith("-narrow")]
+    assert deploy(beside, str(tmp_path)).is_unchanged
 
 
 def test_a_notification_block_that_is_not_there(server: str, tmp_path: Path) -> None:
