@@ -16,6 +16,7 @@ from ckptcore.mappings import mapping
 from ckptcore.pipeline_fields import (
     Address,
     Alias,
+    BlockName,
     Component,
     Dask,
     DeviceIndexes,
@@ -23,12 +24,14 @@ from ckptcore.pipeline_fields import (
     Duration,
     Function,
     Map,
-    Name,
     Natural,
     PathText,
+    Pool,
     Positive,
     Ray,
+    ServedName,
     Size,
+    StallDuration,
     When,
 )
 from ckptcore.rules.gates import GateOptions
@@ -110,7 +113,9 @@ class SourceChoice(_Section):
 class SourceSettings(SourceChoice):
     """A source of a pipeline, and where its releases go if not to where the pipeline says."""
 
-    name: Name | None = Field(default=None, description="The name to publish under, where it is not the pipeline's.")
+    name: ServedName | None = Field(
+        default=None, description="The name to publish under, where it is not the pipeline's."
+    )
     alias: Alias | None = Field(default=None, description="The alias to move, where it is not the pipeline's.")
 
     @property
@@ -240,7 +245,7 @@ class NotificationSettings(_Section):
     """Somebody to tell, and what of: one of `webhook` and `block`."""
 
     webhook: Address | None = Field(default=None, description="An address that gets each alert as JSON, by POST.")
-    block: str | None = Field(
+    block: BlockName | None = Field(
         default=None, description="A notification block of the server, TYPE/NAME: slack-webhook/team."
     )
     alerts: tuple[Alert, ...] = Field(default=ALERTS, min_length=1, description="What to tell of.")
@@ -259,13 +264,13 @@ class DashboardSettings(_Section):
 class Pipeline(_Section):
     """A pipeline from a training run to releases that serving mounts."""
 
-    name: Name = Field(description="The pipeline, and the name that its releases are published under.")
+    name: ServedName = Field(description="The pipeline, and the name that its releases are published under.")
     registry: PathText = Field(description="The directory that holds the releases.")
     alias: Alias = Field(default=DEFAULT_ALIAS, description="The alias that each new release gets.")
     sources: tuple[SourceSettings, ...] = Field(min_length=1, description="The training runs.")
-    work_pool: str = Field(default="ckpt", min_length=1, description="The work pool whose workers run the flows.")
-    gpu_work_pool: str | None = Field(
-        default=None, min_length=1, description="The work pool whose workers pass the gates that need a GPU."
+    work_pool: Pool = Field(default="ckpt", description="The work pool whose workers run the flows.")
+    gpu_work_pool: Pool | None = Field(
+        default=None, description="The work pool whose workers pass the gates that need a GPU."
     )
     gpu_devices: DeviceIndexes | None = Field(
         default=None, description="How many GPUs each host has, or which; what NVML finds, unless it is said."
@@ -273,7 +278,9 @@ class Pipeline(_Section):
     server: ServerSettings = ServerSettings()
     checks: CheckSettings = CheckSettings()
     schedule: ScheduleSettings = ScheduleSettings()
-    stall: Duration | None = Field(default=None, description="No new version for so long raises the alert `stalled`.")
+    stall: StallDuration | None = Field(
+        default=None, description="No new version for so long raises the alert `stalled`."
+    )
     watch: WatchSettings = WatchSettings()
     limits: LimitSettings = LimitSettings()
     runner: RunnerSettings = RunnerSettings()

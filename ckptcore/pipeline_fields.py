@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -13,13 +14,17 @@ from ckptcore.rules.casts import CAST_DTYPES
 from ckptcore.rules.gates import check_function
 from ckptcore.rules.layout import COMPONENTS
 from ckptcore.rules.output_layout import PRESETS
-from ckptcore.rules.pipeline import parse_interval
+from ckptcore.rules.pipeline import parse_interval, server_name_mistake
 from ckptcore.rules.release import check_alias, check_name
 from ckptcore.rules.retention import parse_age
 from ckptcore.rules.sizes import parse_size
 
 ROOT = "root"
 """The key of the validation context under which the directory stands that relative paths start from."""
+
+
+LEAST_STALL_SECONDS = 10.0
+"""The shortest silence that an automation of Prefect reacts to."""
 
 
 def _absolute(path: str, info: ValidationInfo) -> str:
@@ -50,6 +55,30 @@ def _size(text: str) -> str:
 
 def _name(text: str) -> str:
     return _refused(lambda: check_name(text, "name"))
+
+
+def _served(text: str) -> str:
+    if mistake := server_name_mistake(text):
+        raise ValueError(f"{text!r} {mistake}")
+    return text
+
+
+def _pool(text: str) -> str:
+    if text.lower().startswith("prefect"):
+        raise ValueError(f"{text!r} starts with prefect, which the server keeps for itself; expected another name")
+    return _served(text)
+
+
+def _stall(text: str) -> str:
+    if parse_age(text) < LEAST_STALL_SECONDS:
+        raise ValueError(f"{text!r} is less than Prefect waits for; expected {LEAST_STALL_SECONDS:.0f}s or more")
+    return text
+
+
+def _block(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9-]+/[a-z0-9-]+", text):
+        raise ValueError(f"{text!r} is no block; expected TYPE/NAME, of lowercase letters, digits and dashes")
+    return text
 
 
 def _alias(text: str) -> str:
@@ -123,6 +152,10 @@ Duration = Annotated[str, BeforeValidator(_text), AfterValidator(_age)]
 When = Annotated[str, BeforeValidator(_text), AfterValidator(_when)]
 Size = Annotated[str, AfterValidator(_size)]
 Name = Annotated[str, AfterValidator(_name)]
+ServedName = Annotated[Name, AfterValidator(_served)]
+Pool = Annotated[str, Field(min_length=1), AfterValidator(_pool)]
+BlockName = Annotated[str, AfterValidator(_block)]
+StallDuration = Annotated[Duration, AfterValidator(_stall)]
 Alias = Annotated[str, AfterValidator(_alias)]
 Component = Annotated[str, AfterValidator(_component)]
 Function = Annotated[str, AfterValidator(check_function)]

@@ -282,3 +282,21 @@ def test_what_init_comments_out_is_right_too(
 def test_only_the_commands_that_need_it_import_pydantic() -> None:
     script = "import ckptcore.cli, sys; sys.exit('pydantic' in sys.modules or 'prefect' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (SMALLEST + "schedule: {audit: 61 3 * * *}\n", ["ckpt.yaml:4: schedule.audit", "'61'", "expected 0 to 59"]),
+        (SMALLEST + "schedule: {audit: 0 3 30 2 *}\n", ["ckpt.yaml:4: schedule.audit", "no month", "day 30"]),
+        (SMALLEST + "stall: 5s\n", ["ckpt.yaml:4: stall", "'5s'", "expected 10s or more"]),
+        (SMALLEST + "work_pool: a/b\n", ["ckpt.yaml:4: work_pool", "'a/b'", "expected none of"]),
+        (SMALLEST + "work_pool: prefect-x\n", ["ckpt.yaml:4: work_pool", "'prefect-x'", "expected another"]),
+        (SMALLEST + "notifications: [{block: team}]\n", ["ckpt.yaml:4: notifications.0.block", "expected TYPE/NAME"]),
+        (SMALLEST.replace("name: llama", "name: a%b"), ["ckpt.yaml:1: name", "'a%b'", "expected none of"]),
+    ],
+)
+def test_what_the_server_would_break_on_is_refused_before(tmp_path: Path, text: str, told: list[str]) -> None:
+    [mistake] = mistakes(tmp_path, text)
+    for part in told:
+        assert part in mistake

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable
 
+from ckptcore.rules.cron import cron_mistake
 from ckptcore.rules.layout import COMPONENTS, NAMED_COMPONENTS
 from ckptcore.rules.retention import parse_age
 
@@ -116,10 +117,22 @@ def version_patterns(root: str, component: str | None) -> list[str]:
     return patterns
 
 
+def server_name_mistake(text: str) -> str | None:
+    """Why the server, or the address of a thing on it, cannot hold a name, None where it can (Prefect 3.9.1)."""
+    forbidden = sorted({*text} & {*"/%&<>?#"})
+    if forbidden:
+        return f"contains {' '.join(forbidden)}, which no name on Prefect's server may; expected none of / % & < > ? #"
+    if text in (".", "..") or not text.isprintable() or text != text.strip():
+        return "is no name that an address can hold; expected printable characters, and no space at either end"
+    return None
+
+
 def parse_interval(text: str) -> float | None:
     """Seconds of ``5m`` or ``1h``; None where ``text`` is a cron line of five fields. Raises ValueError for neither."""
     fields = text.split()
     if len(fields) == 5 and all(_CRON_FIELD.fullmatch(field) for field in fields):
+        if mistake := cron_mistake(text):
+            raise ValueError(f"{text!r} is no cron line: {mistake}")
         return None
     try:
         return parse_age(text)
