@@ -104,7 +104,7 @@ def template(look: Look, source: str, registry: str, name: str) -> Iterator[str]
     yield "  # audit: '0 4 * * 0'           # re-reads the registry, every byte"
     yield ""
     yield "# retention: {last: 5, every: 10000, newer_than: 7d}   # each rule keeps some, the rest goes"
-    yield "stall: 6h                        # no new version for so long raises an alert"
+    yield "# stall: 6h                      # no new version for so long raises an alert; needs notifications"
     yield "watch: {every: 5s, slowest: 1m, settle: 3}   # for trainers that announce nothing"
     yield "limits:"
     yield "  merges: 2                      # at a time"

@@ -39,7 +39,11 @@ def intentions(pipeline: Pipeline) -> Iterator[str]:
     if pipeline.retention.rules():
         yield f"keep of the releases: {', '.join(map(str, pipeline.retention.rules()))}"
     if pipeline.stall is not None:
-        yield f"alert where no version comes for {format_age(parse_age(pipeline.stall))}"
+        age = format_age(parse_age(pipeline.stall))
+        if any("stalled" in told.alerts for told in pipeline.notifications):
+            yield f"alert where no version comes for {age}"
+        else:
+            yield f"warning: tell nobody where no version comes for {age}: stall needs notifications with stalled"
     for told in pipeline.notifications:
         yield f"tell {told.webhook or told.block} of: {', '.join(told.alerts)}"
     if (page := pipeline.dashboard) is not None:

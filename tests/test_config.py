@@ -300,3 +300,14 @@ def test_what_the_server_would_break_on_is_refused_before(tmp_path: Path, text: 
     [mistake] = mistakes(tmp_path, text)
     for part in told:
         assert part in mistake
+
+
+def test_a_stall_that_nobody_is_told_of_is_warned_of(tmp_path: Path) -> None:
+    for notifications, warns in (
+        ("", True),
+        ("notifications: [{webhook: 'http://a/', alerts: [failed]}]\n", True),
+        ("notifications: [{webhook: 'http://a/'}]\n", False),
+    ):
+        said = list(intentions(read_config(written(tmp_path, f"{SMALLEST}stall: 6h\n{notifications}"))))
+        assert any(line.startswith("warning: tell nobody") for line in said) == warns
+        assert any(line == "alert where no version comes for 6h" for line in said) != warns
