@@ -24,6 +24,7 @@ from ckptcore.dashboard.starting import TOKEN_VARIABLE, credentials_of, is_insta
 from ckptcore.errors import Busy, StorageError
 from ckptcore.pipeline import Pipeline
 from ckptcore.pipeline_watching import watch_pipeline
+from ckptcore.rules.addresses import public_address
 from ckptcore.storage.commit import locked
 from ckptcore.storage.refusals import reported
 from flows.configuring import be_quiet, configured_url
@@ -144,11 +145,13 @@ def up(pipeline: Pipeline, config: Path, tell: Tell) -> None:
         children.append(_started(running, Child("worker", work, environment | _WORKER, state / "worker.log")))
         # Importing Prefect takes seconds, which the server needs as well.
         from flows.deploying import deploy
+        from flows.unavailable import told_of_server
 
         if not _wait_for(url, children, stop):
             return
-        tell(f"server: {url.removesuffix('/api')}")
-        deployed = deploy(pipeline, str(config.resolve().parent))
+        tell(f"server: {public_address(url).removesuffix('/api')}")
+        with told_of_server(url):
+            deployed = deploy(pipeline, str(config.resolve().parent))
         changes = len(deployed.made) + len(deployed.changed) + len(deployed.removed)
         tell(f"deployed: {pipeline.name}, {changes} change(s)")
         if pipeline.gpu_work_pool is not None:
@@ -233,5 +236,5 @@ def _wait_for(url: str, children: Sequence[Child], stop: threading.Event) -> boo
             if child.role == "server" and not child.is_running:
                 raise StorageError(f"the server does not start; see {child.log}")
         if time.monotonic() > end:
-            raise StorageError(f"{url} does not answer after {START_SECONDS:.0f} s")
+            raise StorageError(f"{public_address(url)} does not answer after {START_SECONDS:.0f} s")
     return False

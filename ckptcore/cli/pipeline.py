@@ -90,14 +90,16 @@ def deploy(
     from ckptcore.config import read_config
 
     pipeline = read_config(config)
-    from flows.configuring import configure
+    from flows.configuring import configure, configured_url
 
     configure(pipeline)
     from flows.deploying import deploy as deploy_pipeline
     from flows.deploying import undeploy
+    from flows.unavailable import told_of_server
 
     working_directory = str(config.resolve().parent)
-    deployed = undeploy(pipeline.name) if remove else deploy_pipeline(pipeline, working_directory)
+    with told_of_server(configured_url(pipeline) or ""):
+        deployed = undeploy(pipeline.name) if remove else deploy_pipeline(pipeline, working_directory)
     if as_json:
         print_json(deployed.to_json())
         return
