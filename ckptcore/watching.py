@@ -185,6 +185,11 @@ class Watcher:
             is_busy = is_busy or watch.is_busy
         return self._send() or is_busy
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether events wait for a server that does not take them."""
+        return bool(self._unsent)
+
     def _act(self, found: Found) -> None:
         version, state = found.version, found.state
         match state.kind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest
 
 from ckptcore import announcing
 from ckptcore.announcing import current_event
+from ckptcore.errors import StorageError
+from ckptcore.pipeline import Pipeline
+from ckptcore.pipeline_watching import watch_pipeline
 from ckptcore.rules.versions import StateKind
 from ckptcore.watching import OLD_STEPS_A_LOOK, Found, SourceWatch, Watcher
 from tests.builders import SavedCheckpoint, write_trainer_run
@@ -209,3 +213,14 @@ def test_a_step_that_vanishes_while_it_is_told_of_does_not_end_the_watch(tmp_pat
     Watcher([Vanishing(str(gone)), SourceWatch(str(kept))], None, lines.append).look()
     assert [line for line in lines if "No such file" in line], lines
     assert (model_state(kept, 1) / "0.announced").exists()
+
+
+def test_a_call_that_is_to_end_ends_where_the_server_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckptcore.pipeline_watching.ONCE_SECONDS", 1.0)
+    write_trainer_run(tmp_path / "run", {1: SavedCheckpoint().tensor("w", np.zeros(4, dtype=np.float32))})
+    document = {"name": "a", "registry": "r", "sources": [{"path": str(tmp_path / "run")}], "watch": {"every": "1s"}}
+    pipeline = Pipeline.model_validate(document)
+    with pytest.raises(StorageError, match="took no event") as refusal:
+        watch_pipeline(pipeline, threading.Event(), tell=print, url="http://me:secret@127.0.0.1:9/api", once=True)
+    assert "http://127.0.0.1:9/api" in refusal.value.message
+    assert "secret" not in refusal.value.message
