@@ -44,7 +44,7 @@ def deployed(server: str) -> Iterator[str]:
     """A server that was told each command that the head of prefect.yaml names, and has no pipeline afterwards."""
     head = (DEPLOYMENTS / "prefect.yaml").read_text().partition("\nname:")[0]
     commands = re.findall(r"^#   prefect (.*)$", head, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
     environment = os.environ | {"PREFECT_API_URL": server, "PYTHONPATH": str(REPOSITORY)}
     for command in commands:
         done = subprocess.run(
