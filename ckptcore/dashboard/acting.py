@@ -63,7 +63,7 @@ class Actions:
         seen = self._seen()
         with Form("Promote a release") as form:
             chosen = _select("Release", _releases(seen), release or None)
-            names = [alias.alias for alias in seen.aliases]
+            names = [shown(alias.alias) for alias in seen.aliases]
             alias = ui.input("Alias", value="production", autocomplete=names).classes("wide").props("outlined dense")
             reason = _reason()
 
@@ -88,7 +88,7 @@ class Actions:
         """Ask for an alias to be taken back to what it named before."""
         seen = self._seen()
         with Form("Roll an alias back") as form:
-            names = {each.alias: f"{each.alias} → {each.release}" for each in seen.aliases}
+            names = {each.alias: f"{shown(each.alias)} → {shown(each.release)}" for each in seen.aliases}
             default = alias or ("production" if "production" in names else None)
             chosen = _select("Alias", names, default)
             reason = _reason()

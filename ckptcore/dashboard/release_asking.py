@@ -11,6 +11,7 @@ from typing import Any
 from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.jobs import Job, result_of
 from ckptcore.dashboard.linking import Query
+from ckptcore.dashboard.markup import shown
 from ckptcore.dashboard.results import ChangesRead, HealthRead, HistoryRead, ReleaseRead
 from ckptcore.rules.observed import PipelineSeen, ReleaseSeen
 
@@ -61,12 +62,12 @@ class AskedOfRelease:
         return self.read, self.history, self.compared, self.measured, self.health, *self.healths()
 
     def against(self) -> str:
-        """The alias or release that was chosen, else the release that was published just before this one."""
+        """The alias, as it is shown, or the release that was chosen, else the release published just before."""
         seen, found = self.seen()
         if seen is None or found is None:
             return ""
         chosen = self._query.get("against")
-        if chosen and (seen.release(chosen) is not None or any(each.alias == chosen for each in seen.aliases)):
+        if chosen and (seen.release(chosen) is not None or any(shown(each.alias) == chosen for each in seen.aliases)):
             return chosen
         before = [each for each in seen.releases if each.published_at < found.published_at]
         others = before or [each for each in seen.releases if each.name != self._name]
@@ -78,7 +79,7 @@ class AskedOfRelease:
         if seen is None:
             return None
         against = self.against()
-        named = next((each.release for each in seen.aliases if each.alias == against), against)
+        named = next((each.release for each in seen.aliases if shown(each.alias) == against), against)
         return seen.release(named) if named != self._name else None
 
     def changed(self) -> ChangesRead | None:
