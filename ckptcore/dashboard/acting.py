@@ -7,26 +7,39 @@ carries what its reader saw, so that an alias which moved meanwhile is left alon
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from nicegui import ui
 
+from ckptcore.dashboard.action_fields import MOST_OPTIONS, alias_of, chosen_of, reason_field, releases_of, select_field
 from ckptcore.dashboard.context import Context
 from ckptcore.dashboard.form import Form, Order, Refused
 from ckptcore.dashboard.markup import Markup, joined, shown, tag
+from ckptcore.dashboard.prefect_refusals import StartUnknown
 from ckptcore.dashboard.pruning import Planned, drawn, planned_of
-from ckptcore.dashboard.run_links import run_address
+from ckptcore.dashboard.run_links import deployment_address, run_address
 from ckptcore.dashboard.sessions import require_session
 from ckptcore.dashboard.words import version
-from ckptcore.errors import CheckpointError
+from ckptcore.errors import CheckpointError, PrefectUnavailable
 from ckptcore.rules.observed import PipelineSeen, VersionSeen
 from ckptcore.rules.observed_runs import RunKind, RunSeen
 from ckptcore.rules.pipeline import MERGE, PIN, PROMOTE, PRUNE, ROLLBACK, by_tag, pipeline_tag
-from ckptcore.rules.release import check_alias
 
 POLL_SECONDS = 1.0
-_MOST_OPTIONS = 500
+PATIENCE_SECONDS = 60.0
+"""A run whose server does not answer for so long is followed no more."""
+
+
+class _Unknown(Exception):
+    """Nobody can say what came of an order; ``page`` is where to look."""
+
+    def __init__(self, why: str, page: str, *, is_started: bool) -> None:
+        super().__init__(why)
+        self.page, self.is_started = page, is_started
 
 
 class Actions:
@@ -62,13 +75,13 @@ class Actions:
         """Ask for a release and an alias."""
         seen = self._seen()
         with Form("Promote a release") as form:
-            chosen = _select("Release", _releases(seen), release or None)
-            names = [alias.alias for alias in seen.aliases]
+            chosen = select_field("Release", releases_of(seen), release or None)
+            names = [shown(alias.alias) for alias in seen.aliases]
             alias = ui.input("Alias", value="production", autocomplete=names).classes("wide").props("outlined dense")
-            reason = _reason()
+            reason = reason_field()
 
             def order() -> Order:
-                found, name = _chosen(chosen), _alias(str(alias.value or ""))
+                found, name = chosen_of(chosen), alias_of(str(alias.value or ""))
                 current = self._current(name)
                 return Order(
                     f"{PROMOTE}/{seen.watched.pipeline}",
@@ -88,13 +101,13 @@ class Actions:
         """Ask for an alias to be taken back to what it named before."""
         seen = self._seen()
         with Form("Roll an alias back") as form:
-            names = {each.alias: f"{each.alias} → {each.release}" for each in seen.aliases}
+            names = {each.alias: f"{shown(each.alias)} → {shown(each.release)}" for each in seen.aliases}
             default = alias or ("production" if "production" in names else None)
-            chosen = _select("Alias", names, default)
-            reason = _reason()
+            chosen = select_field("Alias", names, default)
+            reason = reason_field()
 
             def order() -> Order:
-                name = _chosen(chosen)
+                name = chosen_of(chosen)
                 current = self._current(name)
                 return Order(
                     f"{ROLLBACK}/{seen.watched.pipeline}",
@@ -113,11 +126,11 @@ class Actions:
         """Ask for a release to be kept, or to be let go."""
         seen = self._seen()
         with Form("Pin a release") as form:
-            chosen = _select("Release", _releases(seen), release or None)
-            reason = _reason()
+            chosen = select_field("Release", releases_of(seen), release or None)
+            reason = reason_field()
 
             def order() -> Order:
-                found = seen.release(_chosen(chosen))
+                found = seen.release(chosen_of(chosen))
                 if found is None:
                     raise Refused("The release is gone by now.")
                 keep = not found.is_pinned
@@ -138,15 +151,15 @@ class Actions:
     def merge_again(self, wanted: VersionSeen | None = None) -> None:
         """Ask for a version to be merged and published, whatever came of it before."""
         seen = self._seen()
-        there = [each for each in seen.versions if each.changed_at is not None][:_MOST_OPTIONS]
+        there = [each for each in seen.versions if each.changed_at is not None][:MOST_OPTIONS]
         options = {
             f"{each.step}/{each.unique_id}": f"{version(each.step, each.unique_id)} ({each.stage})" for each in there
         }
         with Form("Merge a version again") as form:
-            chosen = _select("Version", options, None if wanted is None else f"{wanted.step}/{wanted.unique_id}")
+            chosen = select_field("Version", options, None if wanted is None else f"{wanted.step}/{wanted.unique_id}")
 
             def order() -> Order:
-                picked = _chosen(chosen)
+                picked = chosen_of(chosen)
                 found = next((each for each in there if f"{each.step}/{each.unique_id}" == picked), None)
                 if found is None:
                     raise Refused("The version is gone by now.")
@@ -203,11 +216,17 @@ class Actions:
     def _confirm(self, form: Form, order: Order, after: Callable[[RunSeen], Awaitable[None]] | None = None) -> None:
         """Show the sentence, and start the run where it is confirmed."""
         form.show(tag("p", shown(order.sentence), class_="confirm"))
+        key = str(uuid4())  # of all tries of what was confirmed: together they start one run
 
         async def start() -> None:
             form.wait("The run is being started …")
             try:
-                ended = await self._run(form, order)
+                ended = await self._run(form, order, key)
+            except _Unknown as unknown:
+                form.show(self._unknown(unknown))
+                if not unknown.is_started:
+                    form.confirm(start)
+                return
             except CheckpointError as error:
                 form.show(tag("p", shown(error.message), class_="failure", role="alert"))
                 form.close_only()
@@ -220,17 +239,30 @@ class Actions:
 
         form.confirm(start)
 
-    async def _run(self, form: Form, order: Order) -> RunSeen:
-        """Start the run, and follow it to its end. Raises :class:`PrefectUnavailable` and :class:`SignedOut`."""
+    async def _run(self, form: Form, order: Order, key: str) -> RunSeen:
+        """Start the run, and follow it to its end.
+
+        Raises :class:`PrefectUnavailable` and :class:`SignedOut` where nothing was done, else :class:`_Unknown`.
+        """
         require_session(ui.context.client.request.scope)
         api = self._context.refresher.api(self._seen().watched)
         assert api is not None  # are_possible
         tags = [by_tag(self._person), "ckpt", pipeline_tag(self._seen().watched.pipeline)]
-        started = await asyncio.to_thread(api.start, order.deployment, order.parameters, tags)
+        server, heard_at = self._seen().watched.server, time.monotonic()
+        try:
+            started = await asyncio.to_thread(partial(api.start, order.deployment, order.parameters, tags, key=key))
+        except StartUnknown as error:
+            page = deployment_address(server, error.deployment_id)
+            raise _Unknown(error.message, page, is_started=False) from error
         while started.kind in (RunKind.WAITING, RunKind.RUNNING) and not form.is_closed:
             form.wait(f"{started.name}: {started.state.lower()} …")
             await asyncio.sleep(POLL_SECONDS)
-            started = await asyncio.to_thread(api.run, started.id)
+            try:
+                started = await asyncio.to_thread(api.run, started.id)
+                heard_at = time.monotonic()
+            except PrefectUnavailable as error:
+                if time.monotonic() - heard_at > PATIENCE_SECONDS:
+                    raise _Unknown(error.message, run_address(server, started.id), is_started=True) from error
         return started
 
     async def _planned(self, ended: RunSeen) -> Planned:
@@ -238,6 +270,13 @@ class Actions:
         api = self._context.refresher.api(self._seen().watched)
         assert api is not None  # are_possible
         return planned_of(await asyncio.to_thread(api.table_of, ended.id))
+
+    def _unknown(self, unknown: _Unknown) -> Markup:
+        """That it is not known, where to look, and what pressing the button again does."""
+        told = f"It is unknown {'how the run goes' if unknown.is_started else 'whether a run was started'}: {unknown}."
+        link = tag("a", "Look in Prefect", href=unknown.page, class_="more") if unknown.page else None
+        again = None if unknown.is_started else " Trying again here starts no second run."
+        return joined([tag("p", shown(told), again, class_="level-waiting", role="alert"), tag("p", link)])
 
     def _result(self, ended: RunSeen) -> Markup:
         page = run_address(self._seen().watched.server, ended.id)
@@ -247,33 +286,3 @@ class Actions:
         else:
             text = tag("p", shown(ended.sentence), class_="failure", role="alert")
         return joined([text, tag("p", link)])
-
-
-def _select(label: str, options: Mapping[str, str], value: str | None) -> ui.select:
-    chosen = value if value in options else None
-    field = ui.select(dict(options), label=label, value=chosen, with_input=len(options) > 12)
-    return field.classes("wide").props("outlined dense options-dense")
-
-
-def _reason() -> ui.input:
-    return ui.input("Reason (kept in the history)").classes("wide").props("outlined dense maxlength=500")
-
-
-def _releases(seen: PipelineSeen) -> dict[str, str]:
-    return {
-        each.name: f"{version(each.step, each.unique_id)} · {each.name}{' (pinned)' if each.is_pinned else ''}"
-        for each in seen.releases[:_MOST_OPTIONS]
-    }
-
-
-def _chosen(field: ui.select) -> str:
-    if not field.value:
-        raise Refused(f"Choose one: {field.props.get('label', '')}.")
-    return str(field.value)
-
-
-def _alias(text: str) -> str:
-    try:
-        return check_alias(text.strip())
-    except CheckpointError as error:
-        raise Refused(error.message) from error

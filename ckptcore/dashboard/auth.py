@@ -154,7 +154,7 @@ class Guard:
         if request.url.path == _LOGOUT and request.method == "POST":
             self._end(_session_of(dict(request.headers)))
             away: Response = RedirectResponse(_LOGIN, 303)
-            away.delete_cookie(_COOKIE, path="/")
+            away.delete_cookie(_cookie_of(dict(request.headers)), path="/")
             return away
         wanted = _own_path(request.query_params.get("next", "/"))
         if request.method != "POST" and self._held(dict(request.headers)):
@@ -176,7 +176,12 @@ class Guard:
         self._sessions[session] = Session(person, time.monotonic() + _SESSION_SECONDS)
         answer = RedirectResponse(wanted, 303)
         answer.set_cookie(
-            _COOKIE, session, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/"
+            _cookie_of(dict(request.headers)),
+            session,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+            path="/",
         )
         return answer
 
@@ -224,9 +229,15 @@ def _host_of(origin: str) -> str | None:
         return None
 
 
+def _cookie_of(headers: dict[str, Any]) -> str:
+    """The name of the cookie at the address that was asked for: a host's cookies are those of all its ports."""
+    port = headers.get("host", "").rpartition("]")[2].partition(":")[2]
+    return f"{_COOKIE}_{port}" if port.isascii() and port.isdecimal() else _COOKIE
+
+
 def _session_of(headers: dict[str, Any]) -> str:
     # Cookies are shared by all ports of a host, and SimpleCookie gives up at the first odd one of another application.
-    return cookie_parser(headers.get("cookie", "")).get(_COOKIE, "")
+    return cookie_parser(headers.get("cookie", "")).get(_cookie_of(headers), "")
 
 
 def _own_path(wanted: str) -> str:

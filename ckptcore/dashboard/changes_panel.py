@@ -27,7 +27,7 @@ def against_field(seen: PipelineSeen, release: str, chosen: str) -> Markup:
     aliases.sort(key=lambda each: (each.alias != "production", each.alias))
     groups = []
     if aliases:
-        offered = [_option(each.alias, f"{shown(each.alias)} → {_step(each.step)}", chosen) for each in aliases]
+        offered = [_option(shown(each.alias), f"{shown(each.alias)} → {_step(each.step)}", chosen) for each in aliases]
         groups.append(tag("optgroup", *offered, label="aliases"))
     others = [each for each in seen.releases if each.name != release][:_MOST_OFFERED]
     offered = [

@@ -96,7 +96,7 @@ def _bar(context: Context, crumbs: Sequence[Crumb], person: str) -> Markup:
     if not servers:
         state = tag("span", "no Prefect server", class_="muted", title="None is configured: runs are not shown.")
     elif away:
-        state = tag("span", "Prefect does not answer", class_="chip level-wrong", title=away[0].why)
+        state = tag("span", "Prefect does not answer", class_="chip level-wrong", title=shown(away[0].why))
     else:
         state = tag("span", "Prefect", class_="chip level-fine dot", title="The server answers.")
     looked = ago(context.refresher.snapshot.at or None, time.time())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ from nicegui import ui
 
 from ckptcore.dashboard.jobs import Job, JobState
 from ckptcore.dashboard.markup import Markup, joined, shown, tag
-from ckptcore.dashboard.words import size
+from ckptcore.dashboard.words import since, size
 
 LOOK_SECONDS = 0.4
 _MOST_ISSUES = 8
@@ -26,10 +27,13 @@ def job_line(job: Job[Any] | None, what: str, *, can_stop: bool = False) -> Mark
     again = tag("button", "Try again", data_do="again", class_="plain")
     match job.state:
         case JobState.WAITING:
-            text = f"Waiting to read {what}: something else is being read."
-            return tag("div", tag("span", text, class_="muted"), stop, class_="job", role="status")
+            text = f"Waiting to read {what}: something else is being read"
+            told = tag("span", text, _since(job, ", for ") or ".", class_="muted")
+            return tag("div", told, stop, class_="job", role="status")
         case JobState.RUNNING:
-            return tag("div", _progress(job, what), stop, class_="job", role="status")
+            hangs = _since(job, "Still waiting for the file system, since ")
+            line = tag("span", hangs, class_="level-waiting") if hangs else None
+            return tag("div", _progress(job, what), line, stop, class_="job", role="status")
         case JobState.STOPPED:
             return tag("div", tag("span", "Stopped.", class_="muted"), again, class_="job", role="status")
         case JobState.REFUSED:
@@ -41,6 +45,12 @@ def job_line(job: Job[Any] | None, what: str, *, can_stop: bool = False) -> Mark
         case _:
             told = tag("p", f"Reading {what} did not work: {shown(job.message)}.", class_="failure")
             return tag("div", told, again, class_="job", role="alert")
+
+
+def _since(job: Job[Any], words: str) -> Markup:
+    """For how long nothing was heard of it, after the words; empty where something was."""
+    now = time.time()
+    return joined([words, since(now - job.quiet_seconds, now)]) if job.is_quiet else Markup("")
 
 
 def _progress(job: Job[Any], what: str) -> Markup:
@@ -58,11 +68,11 @@ class Following:
 
     def __init__(self, jobs: Callable[[], tuple[Job[Any] | None, ...]], refresh: Callable[[], None]) -> None:
         self._jobs, self._refresh = jobs, refresh
-        self._seen: tuple[tuple[int, int], ...] = ()
+        self._seen: tuple[tuple[int, int, bool], ...] = ()
         ui.timer(LOOK_SECONDS, self.look)
 
     def look(self) -> None:
-        seen = tuple((id(job), job.ticks) for job in self._jobs() if job is not None)
+        seen = tuple((id(job), job.ticks, job.is_open and job.is_quiet) for job in self._jobs() if job is not None)
         if seen != self._seen:
             self._seen = seen
             self._refresh()

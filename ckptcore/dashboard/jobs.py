@@ -1,7 +1,8 @@
 """Readings that take longer than a page may wait: each a process that is asked once, listened to, and can be stopped.
 
-What was read is remembered, in memory alone and only so much of it; the same is not read twice. One reading of values
-goes on at a time, however many people ask, since it takes every core; few of headers do.
+What was read is remembered, in memory alone and only so much of it; the same is not read twice, and what failed is not
+tried again until somebody asks for that. One reading of values goes on at a time, however many people ask, since it
+takes every core; few of headers do.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
+from ckptcore.dashboard.turns import Turns
 from ckptcore.rules.issues import Issue
 
 MOST_ROWS = 400_000
@@ -24,7 +27,9 @@ MOST_ROWS = 400_000
 MOST_READINGS = 200
 HEADERS_AT_A_TIME = 2
 MOST_WAITING = 20
-"""More readings than these do not queue up: whoever asks is told that it is busy."""
+"""More readings of one place than these do not queue up: whoever asks is told that it is busy."""
+QUIET_SECONDS = 5.0
+"""A reading that works says so every second; one that was not heard of for so long waits for a file system."""
 
 
 class Result(Protocol):
@@ -66,6 +71,8 @@ class Job(Generic[R]):
     done_bytes: int = 0
     total_bytes: int = 0
     ticks: int = 0
+    place: str = ""
+    heard_at: float = field(default_factory=time.monotonic)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -80,6 +87,15 @@ class Job(Generic[R]):
     def share(self) -> float | None:
         """How much of the values is read, None where that is not known."""
         return self.done_bytes / self.total_bytes if self.total_bytes else None
+
+    @property
+    def quiet_seconds(self) -> float:
+        """For how long nothing was heard of it."""
+        return time.monotonic() - self.heard_at
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.quiet_seconds > QUIET_SECONDS
 
     def end(self, state: JobState, message: str = "") -> None:
         self.state, self.message = state, message
@@ -97,8 +113,8 @@ class Jobs:
     def __init__(self) -> None:
         self._jobs: OrderedDict[str, Job[Any]] = OrderedDict()
         self._mutex = threading.Lock()
-        self._headers = threading.Semaphore(HEADERS_AT_A_TIME)
-        self._values = threading.Semaphore(1)
+        self._headers = Turns(HEADERS_AT_A_TIME)
+        self._values = Turns(1)
         self._is_closed = False
 
     def known(self, request: Mapping[str, Any]) -> Job[Any] | None:
@@ -107,20 +123,21 @@ class Jobs:
             return self._jobs.get(_key(request))
 
     def ask(self, request: Mapping[str, Any], make: Callable[[], R], *, reads_values: bool = False) -> Job[R]:
-        """The reading of this, begun now where it is not known or was stopped. Never waits."""
-        key = _key(request)
+        """The reading of this, begun now where it is not known, however it ended; see ``forget``. Never waits."""
+        key, place = _key(request), _place(request)
         with self._mutex:
             known = self._jobs.get(key)
-            if known is not None and known.state not in (JobState.STOPPED, JobState.FAILED):
+            if known is not None:
                 self._jobs.move_to_end(key)
                 return known
-            job = Job(make())
-            if sum(each.is_open for each in self._jobs.values()) >= MOST_WAITING or self._is_closed:
+            job = Job(make(), place=place)
+            waiting = sum(each.is_open and each.place == place for each in self._jobs.values())
+            if waiting >= MOST_WAITING or self._is_closed:
                 job.end(JobState.FAILED, "too much is being read already; try again in a minute")
                 return job
             self._jobs[key] = job
-        gate = self._values if reads_values else self._headers
-        threading.Thread(target=self._run, args=(job, dict(request), gate), name="reading", daemon=True).start()
+        turns = self._values if reads_values else self._headers
+        threading.Thread(target=self._run, args=(job, dict(request), turns), name="reading", daemon=True).start()
         return job
 
     def forget(self, request: Mapping[str, Any]) -> None:
@@ -148,8 +165,8 @@ class Jobs:
         for job in jobs:
             self.stop(job)
 
-    def _run(self, job: Job[Any], request: Mapping[str, Any], gate: threading.Semaphore) -> None:
-        with gate:
+    def _run(self, job: Job[Any], request: Mapping[str, Any], turns: Turns) -> None:
+        with turns.turn(job.place, lambda: job.is_quiet, lambda: job.is_open):
             with self._mutex:
                 if not job.is_open:
                     return
@@ -164,7 +181,7 @@ class Jobs:
                 except OSError as error:
                     job.end(JobState.FAILED, f"no process could be started: {error.strerror}")
                     return
-                job.state = JobState.RUNNING
+                job.state, job.heard_at = JobState.RUNNING, time.monotonic()
                 job.ticks += 1
             with process:
                 self._listen(job, process, request)
@@ -186,6 +203,7 @@ class Jobs:
             process.stdin.write(f"{json.dumps(request)}\n".encode())
             process.stdin.close()
             for line in process.stdout:
+                job.heard_at = time.monotonic()
                 kind, data = json.loads(line)
                 self._take(job, kind, data)
         except (OSError, ValueError):
@@ -227,6 +245,11 @@ class Jobs:
                 if not job.is_open:
                     rows -= job.result.row_count
                     del self._jobs[key]
+
+
+def _place(request: Mapping[str, Any]) -> str:
+    """What it reads from: a source, or one name of a registry."""
+    return _key({part: request.get(part) for part in ("source", "registry", "name")})
 
 
 def _key(request: Mapping[str, Any]) -> str:

@@ -34,10 +34,20 @@ def tag(name: str, *children: Child, **attributes: object) -> Markup:
             parts.append(Markup('="{}"').format(value))
     parts.append(Markup(">"))
     if name in _VOID and not children:
-        return Markup("").join(parts)
+        return _sendable(Markup("").join(parts))
     parts += [escape(child) for child in children if child is not None]
     parts.append(Markup("</{}>").format(Markup(name)))  # noqa: S704 - a name of our own
-    return Markup("").join(parts)
+    return _sendable(Markup("").join(parts))
+
+
+def _sendable(markup: Markup) -> Markup:
+    """The markup with bytes that are no text as escapes: a single one would keep the whole page from a browser.
+
+    Whoever forgets :func:`shown` spoils a name by this, and no page.
+    """
+    if markup.isascii():
+        return markup
+    return Markup(markup.encode(errors="backslashreplace").decode())  # noqa: S704 - it was markup before
 
 
 def joined(parts: Iterable[Child], separator: Child = "") -> Markup:

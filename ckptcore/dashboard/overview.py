@@ -97,7 +97,7 @@ def _card(context: Context, seen: PipelineSeen, verdict: Judgement, now: float) 
         class_=f"card pipeline level-{verdict.level}",
         data_row=True,
         data_level=str(verdict.level),
-        data_find=f"{key} {seen.watched.pipeline} {verdict.sentence}".lower(),
+        data_find=shown(f"{key} {seen.watched.pipeline} {verdict.sentence}".lower()),
     )
 
 
@@ -289,7 +289,7 @@ def _row(context: Context, seen: PipelineSeen, verdict: Judgement, now: float) -
         tag("td", shown(verdict.sentence), class_=f"sentence level-{verdict.level}", title=shown(verdict.sentence)),
         data_row=True,
         data_level=str(verdict.level),
-        data_find=f"{seen.key} {seen.watched.pipeline} {verdict.sentence}".lower(),
+        data_find=shown(f"{seen.key} {seen.watched.pipeline} {verdict.sentence}".lower()),
     )
 
 
@@ -309,5 +309,5 @@ def _run_cell(run: RunSeen | None) -> Markup:
     if run is None:
         return tag("span", "–", class_="muted")
     if run.progress is None:
-        return tag("span", run.flow, class_="level-busy")
+        return tag("span", shown(run.flow), class_="level-busy")
     return joined([tag("span", f"{run.progress.percent:.0f} %"), bar(run.progress.percent / 100)])

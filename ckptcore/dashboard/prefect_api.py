@@ -18,6 +18,7 @@ from urllib.parse import quote
 import httpx
 
 from ckptcore.clock import seconds_of
+from ckptcore.dashboard.prefect_refusals import StartUnknown, is_sure, refusal
 from ckptcore.errors import PrefectUnavailable
 from ckptcore.rules.addresses import public_address
 from ckptcore.rules.observed_runs import (
@@ -129,12 +130,28 @@ class PrefectApi:
                 continue
         return tuple(row for row in rows if isinstance(row, dict))
 
-    def start(self, deployment: str, parameters: Json, tags: Iterable[str]) -> RunSeen:
-        """Start a run of ``FLOW/NAME``. Raises :class:`PrefectUnavailable`, also where it is not deployed."""
+    def start(self, deployment: str, parameters: Json, tags: Iterable[str], *, key: str) -> RunSeen:
+        """Start a run of ``FLOW/NAME``, or give the one that was started with this ``key`` before.
+
+        Raises :class:`PrefectUnavailable` where there is none for sure, also where it is not deployed, and
+        :class:`StartUnknown` where there may be one.
+        """
         flow, _, name = deployment.partition("/")
         found = self._ask("GET", f"/deployments/name/{_quoted(flow)}/{_quoted(name)}")
-        body = {"parameters": dict(parameters), "tags": list(tags), "enforce_parameter_schema": True}
-        return self._run(self._ask("POST", f"/deployments/{found['id']}/create_flow_run", body))
+        body = {
+            "parameters": dict(parameters),
+            "tags": list(tags),
+            "enforce_parameter_schema": True,
+            "idempotency_key": key,
+        }
+        try:
+            return self._run(self._ask("POST", f"/deployments/{found['id']}/create_flow_run", body))
+        except PrefectUnavailable as error:
+            if is_sure(error.__cause__):
+                raise
+            unknown = StartUnknown(error.message)
+            unknown.deployment_id = str(found["id"])
+            raise unknown from error
 
     def _learn_names(self) -> None:
         if time.monotonic() - self._named_at < _NAMES_SECONDS:
@@ -251,18 +268,9 @@ class PrefectApi:
                 f"{public_address(self.url)} does not answer within {TIMEOUT_SECONDS:.0f} s"
             ) from error
         except httpx.HTTPStatusError as error:
-            raise PrefectUnavailable(f"{public_address(self.url)}{path}: {_refusal(error.response)}") from error
+            raise PrefectUnavailable(f"{public_address(self.url)}{path}: {refusal(error.response)}") from error
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise PrefectUnavailable(f"{public_address(self.url)} cannot be reached: {error}") from error
-
-
-def _refusal(answer: httpx.Response) -> str:
-    """What the server says against it, in one line."""
-    try:
-        detail = answer.json().get("detail", "")
-    except (ValueError, AttributeError):
-        detail = ""
-    return f"status {answer.status_code}{f': {detail}' if detail else ''}"
 
 
 def _quoted(name: str) -> str:

@@ -11,7 +11,8 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from ckptcore.verifying import Verified, verify
 MOST_ISSUES = 500
 """So many findings are told one by one; the others are counted."""
 _TOLD_EVERY_SECONDS = 0.25
+_WORKS_EVERY_SECONDS = 1.0
 
 Request = Mapping[str, Any]
 Say = Callable[[str, object], None]
@@ -46,12 +48,34 @@ def main() -> int:
                 sys.stdout.flush()
 
     try:
-        _READERS[request["what"]](request, say)
+        with _telling_of_work(say):
+            _READERS[request["what"]](request, say)
     except CheckpointError as error:
         say("refused", {"message": error.message, "issues": _issues(error.issues)})
         return 1
     say("done", None)
     return 0
+
+
+@contextmanager
+def _telling_of_work(say: Say) -> Iterator[None]:
+    """Say now and then that there is work, as long as any is done: who waits for a file system uses no processor."""
+    is_over = threading.Event()
+
+    def tell() -> None:
+        used = time.process_time()
+        while not is_over.wait(_WORKS_EVERY_SECONDS):
+            before, used = used, time.process_time()
+            if used - before > _WORKS_EVERY_SECONDS / 100:
+                say("works", None)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        teller.join()
 
 
 def _version(request: Request) -> Version:

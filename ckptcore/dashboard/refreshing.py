@@ -18,6 +18,10 @@ _SHARE = 4.0
 """Between two looks at the disks it rests so many times as long as the last one took."""
 
 
+_LEAST_SECONDS = 0.2
+"""Between two looks while there is something that was never looked into, and each look comes further."""
+
+
 class Refresher:
     """One thread looks at sources and registries, one at each server. ``number`` grows with whatever changes."""
 
@@ -78,6 +82,7 @@ class Refresher:
             self.number += 1
 
     def _look_at_disks(self) -> None:
+        rest = _LEAST_SECONDS
         while not self._stop.is_set():
             begin, before = time.monotonic(), self._observer.snapshot
             try:
@@ -89,8 +94,13 @@ class Refresher:
                 self.trouble = trouble
                 self._changed()
             took = time.monotonic() - begin
-            rest = EVERY_SECONDS if self._observer.has_seen_all else 0.2
-            self._stop.wait(max(rest, _SHARE * took if self._observer.has_seen_all else rest))
+            if self._observer.has_seen_all:
+                self._stop.wait(max(EVERY_SECONDS, _SHARE * took))
+                continue
+            # What cannot be measured, as a release without a manifest, leaves something to see for ever.
+            goes_on = _left(found) != _left(before) or found.number != before.number
+            rest = _LEAST_SECONDS if goes_on else min(2 * rest, max(EVERY_SECONDS, _SHARE * took))
+            self._stop.wait(rest)
 
     def _look_at_server(self, url: str) -> None:
         while not self._stop.is_set():
@@ -105,3 +115,8 @@ class Refresher:
                 self._changed()
             self._hurry.wait(EVERY_SECONDS)
             self._hurry.clear()
+
+
+def _left(snapshot: Snapshot) -> int:
+    """How many steps were never looked into."""
+    return sum(seen.unread_steps for seen in snapshot.pipelines)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from ckptcore.dashboard.context import Context
-from ckptcore.dashboard.jobs import Job, result_of
+from ckptcore.dashboard.jobs import Job, JobState, result_of
 from ckptcore.dashboard.linking import Query
+from ckptcore.dashboard.markup import shown
 from ckptcore.dashboard.results import ChangesRead, HealthRead, HistoryRead, ReleaseRead
 from ckptcore.rules.observed import PipelineSeen, ReleaseSeen
 
@@ -42,13 +43,10 @@ class AskedOfRelease:
         seen, found = self.seen()
         if seen is None or found is None:
             return
-        place, jobs = _place(seen), self._context.jobs
-        self.read = jobs.ask({"what": "release", "release": self._name, **place}, ReleaseRead)
+        jobs = self._context.jobs
+        self.read = jobs.ask(release_request(seen, found), ReleaseRead)
         if self.history is None or not self.history.is_open:
-            # The history tells of nothing that does not show in these.
-            stamp = [[each.alias, each.release, each.since] for each in seen.aliases]
-            stamp += [[each.name, each.is_pinned, None] for each in seen.releases]
-            self.history = jobs.ask({"what": "history", "stamp": stamp, **place}, HistoryRead)
+            self.history = jobs.ask(_history_request(seen), HistoryRead)
         request = self._diff_request("comparison")
         self.compared = None if request is None else jobs.ask(request, ChangesRead)
         request = self._diff_request("diff")
@@ -61,12 +59,12 @@ class AskedOfRelease:
         return self.read, self.history, self.compared, self.measured, self.health, *self.healths()
 
     def against(self) -> str:
-        """The alias or release that was chosen, else the release that was published just before this one."""
+        """The alias, as it is shown, or the release that was chosen, else the release published just before."""
         seen, found = self.seen()
         if seen is None or found is None:
             return ""
         chosen = self._query.get("against")
-        if chosen and (seen.release(chosen) is not None or any(each.alias == chosen for each in seen.aliases)):
+        if chosen and (seen.release(chosen) is not None or any(shown(each.alias) == chosen for each in seen.aliases)):
             return chosen
         before = [each for each in seen.releases if each.published_at < found.published_at]
         others = before or [each for each in seen.releases if each.name != self._name]
@@ -78,7 +76,7 @@ class AskedOfRelease:
         if seen is None:
             return None
         against = self.against()
-        named = next((each.release for each in seen.aliases if each.alias == against), against)
+        named = next((each.release for each in seen.aliases if shown(each.alias) == against), against)
         return seen.release(named) if named != self._name else None
 
     def changed(self) -> ChangesRead | None:
@@ -86,12 +84,13 @@ class AskedOfRelease:
         return result_of(self.measured) or result_of(self.compared)
 
     def before(self) -> list[ReleaseSeen]:
-        """The releases just before this one whose values were not read, as many as are read at once."""
+        """The releases just before this one whose values are not read or being read, as many as are read at once."""
         seen, found = self.seen()
         if seen is None or found is None:
             return []
         before = [each for each in seen.releases if each.published_at < found.published_at][:MOST_BEFORE]
-        return [each for each in before if self._context.jobs.known(_health_request(seen, each)) is None]
+        known = {each: self._context.jobs.known(_health_request(seen, each)) for each in before}
+        return [each for each, job in known.items() if job is None or job.state in (JobState.STOPPED, JobState.FAILED)]
 
     def healths(self) -> list[Job[HealthRead]]:
         """The readings of values of the releases that the line of norms shows."""
@@ -112,9 +111,14 @@ class AskedOfRelease:
         return read.norm_of(key) if key else read.norm
 
     def read_again(self) -> None:
+        seen, found = self.seen()
+        if seen is not None and found is not None:
+            self._context.jobs.forget(release_request(seen, found))
+
+    def read_history_again(self) -> None:
         seen, _ = self.seen()
         if seen is not None:
-            self._context.jobs.forget({"what": "release", "release": self._name, **_place(seen)})
+            self._context.jobs.forget(_history_request(seen))
 
     def measure(self) -> None:
         """Read the values of this release and the other one, to tell by how much they differ."""
@@ -138,9 +142,10 @@ class AskedOfRelease:
         seen, found = self.seen()
         if seen is None or found is None:
             return
-        if again:
-            self._context.jobs.forget(_health_request(seen, found))
-        for release in (found, *(self.before() if and_before else ())):
+        before = self.before() if and_before else []
+        for release in (*([found] if again else ()), *before):
+            self._context.jobs.forget(_health_request(seen, release))
+        for release in (found, *before):
             self._context.jobs.ask(_health_request(seen, release), HealthRead, reads_values=True)
 
     def stop_reading_values(self) -> None:
@@ -157,6 +162,18 @@ class AskedOfRelease:
 
 def _place(seen: PipelineSeen) -> dict[str, object]:
     return {"registry": seen.watched.registry, "name": seen.watched.name}
+
+
+def release_request(seen: PipelineSeen, release: ReleaseSeen) -> dict[str, object]:
+    """What asks for the manifest; one that was published anew under its name is another."""
+    return {"what": "release", "release": release.name, "stamp": release.published_at, **_place(seen)}
+
+
+def _history_request(seen: PipelineSeen) -> dict[str, object]:
+    """What asks for the history, which tells of nothing that does not show in aliases, releases and pins."""
+    stamp = [[each.alias, each.release, each.since] for each in seen.aliases]
+    stamp += [[each.name, each.is_pinned, None] for each in seen.releases]
+    return {"what": "history", "stamp": stamp, **_place(seen)}
 
 
 def _health_request(seen: PipelineSeen, release: ReleaseSeen) -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ckptcore.clock import seconds_of
 from ckptcore.dashboard.frame import version_address
-from ckptcore.dashboard.markup import Markup, name_of, shown, tag
+from ckptcore.dashboard.markup import Markup, joined, name_of, shown, tag
 from ckptcore.dashboard.results import ReleaseRead
 from ckptcore.dashboard.spans_picture import spans_picture
 from ckptcore.dashboard.words import ago, moment, size, version
@@ -99,7 +99,7 @@ def history(acts: Sequence[Act], release: str, now: float) -> Markup:
             tag("td", ago(seconds_of(act.at), now), class_="nowrap"),
             tag("td", shown(act.act)),
             tag("td", _what(act, release)),
-            tag("td", name_of(f"{act.user}@{act.host}") if act.user else "", class_="muted"),
+            tag("td", _who(act), class_="muted"),
             tag("td", shown(act.reason), class_="muted"),
         )
         for act in ours[:_MOST_ACTS]
@@ -113,6 +113,15 @@ def history(acts: Sequence[Act], release: str, now: float) -> Markup:
         return tag("section", title, nothing, class_="card")
     table = tag("table", tag("tbody", *rows), class_="grid")
     return tag("section", title, tag("div", table, class_="scroll tall"), class_="card")
+
+
+def _who(act: Act) -> Markup:
+    """Who asked for it, and whose process did it, where that is somebody else."""
+    account = name_of(f"{act.user}@{act.host}") if act.user else None
+    if not act.by:
+        return account or Markup("")
+    asked = name_of(act.by, class_="asked")
+    return joined([asked, account], " through ")
 
 
 def _what(act: Act, release: str) -> Markup:

@@ -54,7 +54,7 @@ class _ReleasePage:
                 actions.button("Promote…", lambda: actions.promote(release))
                 actions.button("Pin…", lambda: actions.pin(release))
         live.add(self._reading).on("click", self._clicked, js_handler=TELL_CLICK)
-        live.add(self._facts, "two even")
+        live.add(self._facts, "two even").on("click", self._clicked_facts, js_handler=TELL_CLICK)
         with (
             ui.element("section").classes("card").props('id="changes"'),
             ui.element("div").classes("two even narrow-left"),
@@ -86,6 +86,11 @@ class _ReleasePage:
     def _clicked(self, event: events.GenericEventArguments) -> None:
         if event.args == "again":
             self._asked.read_again()
+        self._ask_and_refresh()
+
+    def _clicked_facts(self, event: events.GenericEventArguments) -> None:
+        if event.args == "again":
+            self._asked.read_history_again()
         self._ask_and_refresh()
 
     def _clicked_changes(self, event: events.GenericEventArguments) -> None:
@@ -187,6 +192,8 @@ class _ReleasePage:
         if (known := result_of(self._asked.history)) is not None:
             right.append(aliases_over_time(known.acts, self._name, now))
             right.append(history(known.acts, self._name, now))
+        elif (line := job_line(self._asked.history, "the history")) != "":
+            right.append(tag("section", tag("h2", "History"), line, class_="card"))
         return joined([tag("div", *left), tag("div", *right)])
 
     def _changes(self) -> Markup:

@@ -12,11 +12,20 @@ def run_address(server: str, flow_run: str) -> str:
 
     ``server`` is the address of an API, ``http://host:4200/api``; its pages lie beside it.
     """
+    return _page(server, "runs/flow-run", flow_run)
+
+
+def deployment_address(server: str, deployment_id: str) -> str:
+    """The address of a deployment's page, with all its runs; "" as for a run."""
+    return _page(server, "deployments/deployment", deployment_id)
+
+
+def _page(server: str, place: str, found: str) -> str:
     server = public_address(server)
     pages = server.removesuffix("/api")
-    if not flow_run or pages == server or not server.startswith(("http://", "https://")):
+    if not found or pages == server or not server.startswith(("http://", "https://")):
         return ""
     try:
-        return f"{pages}/runs/flow-run/{UUID(flow_run)}"
+        return f"{pages}/{place}/{UUID(found)}"
     except ValueError:
         return ""

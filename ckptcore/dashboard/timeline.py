@@ -182,7 +182,8 @@ def _bar(steps: Mapping[str, float], names: Sequence[str], longest: float) -> Ma
         for at, name in enumerate(names)
         if steps.get(name) and longest
     ]
-    return tag("div", *parts, class_="stacked", title=", ".join(f"{name} {duration(steps[name])}" for name in steps))
+    told = ", ".join(f"{shown(name)} {duration(steps[name])}" for name in steps)
+    return tag("div", *parts, class_="stacked", title=told)
 
 
 def _versions(seen: PipelineSeen, wanted: Stage | None, number: int) -> Markup:

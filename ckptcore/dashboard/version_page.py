@@ -22,6 +22,7 @@ from ckptcore.dashboard.jobs import Job, result_of
 from ckptcore.dashboard.linking import Query
 from ckptcore.dashboard.markup import Markup, name_of, shown, tag
 from ckptcore.dashboard.plan_panel import plan_panel
+from ckptcore.dashboard.release_asking import release_request
 from ckptcore.dashboard.results import PiecesRead, PlanRead, ReleaseRead, VersionRead
 from ckptcore.dashboard.run_links import run_address
 from ckptcore.dashboard.sharding_panel import sharding
@@ -79,7 +80,7 @@ class _VersionPage:
             with ui.element("div"):
                 live.add(self._sharding).on("click", self._clicked_sharding, js_handler=TELL_CLICK)
                 live.add(self._planned).on("click", self._clicked_plan, js_handler=TELL_CLICK)
-                live.add(self._published)
+                live.add(self._published).on("click", self._clicked_release, js_handler=TELL_CLICK)
         self._following = Following(self._jobs, self._refresh)
 
     # What is asked for.
@@ -97,10 +98,8 @@ class _VersionPage:
         if self._job is None or (stamp != self._stamp and not self._job.is_open):
             self._stamp = stamp
             self._job = self._context.jobs.ask(self._request("version"), VersionRead)
-        if found.release and seen.release(found.release) is not None:
-            watched = seen.watched
-            asked = {"what": "release", "registry": watched.registry, "name": watched.name, "release": found.release}
-            self._release = self._context.jobs.ask(asked, ReleaseRead)
+        if found.release and (release := seen.release(found.release)) is not None:
+            self._release = self._context.jobs.ask(release_request(seen, release), ReleaseRead)
 
     def _request(self, what: str, **more: object) -> dict[str, object]:
         seen, _ = self._seen()
@@ -157,6 +156,14 @@ class _VersionPage:
                 self._context.jobs.forget(request)
             self._plan = self._context.jobs.ask(request, PlanRead)
         self._refresh()
+
+    def _clicked_release(self, event: events.GenericEventArguments) -> None:
+        seen, found = self._seen()
+        release = None if seen is None or found is None else seen.release(found.release)
+        if event.args == "again" and seen is not None and release is not None:
+            self._context.jobs.forget(release_request(seen, release))
+            self._ask()
+            self._refresh()
 
     def _chosen(self) -> str:
         return self._query.get("tensor")

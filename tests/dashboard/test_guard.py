@@ -15,6 +15,7 @@ from ckptcore.dashboard.sessions import SESSION, Session, SignedOut, require_ses
 
 TOKEN = "correct-horse-battery"
 REACHED = "reached as "
+COOKIE = "ckpt_session_4280"
 ANSWERS: dict[str, Message] = {
     "websocket.connect": {"type": "websocket.accept"},
     "websocket.receive": {"type": "websocket.send", "text": "did it"},
@@ -41,7 +42,11 @@ async def talk(guard: Guard, cookie: str, *between: Any) -> list[str]:
     async def send(message: Message) -> None:
         sent.append(message["type"])
 
-    scope = {"type": "websocket", "path": "/ws", "headers": [(b"cookie", f"ckpt_session={cookie}".encode())]}
+    scope = {
+        "type": "websocket",
+        "path": "/ws",
+        "headers": [(b"cookie", f"{COOKIE}={cookie}".encode()), (b"host", b"127.0.0.1:4280")],
+    }
     socket = asyncio.create_task(guard(scope, heard.get, send))
     for message in ("websocket.connect", "websocket.receive"):
         await heard.put({"type": message})
@@ -96,15 +101,26 @@ def test_the_form_and_its_files_are_open(visitor: Visitor) -> None:
 
 def signed_in(visitor: Visitor) -> str:
     """The session that the visitor gets for the token."""
-    return visitor.post("/login", data={"secret": TOKEN}).cookies["ckpt_session"]
+    return visitor.post("/login", data={"secret": TOKEN}).cookies[COOKIE]
 
 
 @pytest.mark.parametrize("other", [b'theme={"dark": true}', b"name=J\xc3\xbcrgen", b"a b=c", b"no-value", b'open="'])
 def test_another_applications_cookie_hides_none(guard: Guard, other: bytes) -> None:
     """Cookies are shared by all ports of a host."""
     session = signed_in(Visitor(guard)).encode()
-    for cookies in (b"%s; ckpt_session=%s" % (other, session), b"ckpt_session=%s; %s" % (session, other)):
+    for cookies in (b"%s; %s=%s" % (other, COOKIE.encode(), session), b"%s=%s; %s" % (COOKIE.encode(), session, other)):
         assert Visitor(guard).get("/", headers={b"Cookie": cookies}).text == REACHED + "token"
+
+
+def test_dashboards_on_two_ports_of_a_host_do_not_sign_each_other_out(guard: Guard) -> None:
+    jar = httpx.Cookies()
+    asked = {"transport": httpx.ASGITransport(guard), "cookies": jar}
+
+    async def sign_in(port: int) -> str:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", **asked) as client:  # type: ignore[arg-type]
+            return (await client.post("/login", data={"secret": TOKEN})).headers["set-cookie"].partition("=")[0]
+
+    assert [asyncio.run(sign_in(port)) for port in (4280, 4281)] == [COOKIE, "ckpt_session_4281"]
 
 
 def test_what_is_no_address_is_refused_like_another_sites(visitor: Visitor) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ import pytest
 
 from ckptcore import Choice, run, verify
 from ckptcore.dashboard import jobs as jobs_module
+from ckptcore.dashboard.job_line import job_line
 from ckptcore.dashboard.jobs import Job, Jobs, JobState
+from ckptcore.dashboard.reading import _telling_of_work
 from ckptcore.dashboard.results import (
     ChangesRead,
     HealthRead,
@@ -190,12 +194,13 @@ def test_a_reading_of_values_tells_how_far_it_is_and_can_be_stopped(jobs: Jobs, 
     assert job.state is JobState.STOPPED
     eventually(lambda: process.poll() is not None, within_s=PATIENCE, what="the end of the process")
     assert second.process is None
+    jobs.forget(request)
     again = jobs.ask(request, HealthRead, reads_values=True)
     assert again is not job
     assert again.is_open
 
 
-def test_a_process_that_dies_is_told_of_and_tried_again(jobs: Jobs, tmp_path: Path) -> None:
+def test_a_process_that_dies_is_told_of_and_tried_again_when_somebody_says_so(jobs: Jobs, tmp_path: Path) -> None:
     request = release_request(tmp_path, endless(tmp_path), "health")
     job = jobs.ask(request, HealthRead, reads_values=True)
     eventually(lambda: job.done_bytes, within_s=PATIENCE, what="progress")
@@ -203,7 +208,41 @@ def test_a_process_that_dies_is_told_of_and_tried_again(jobs: Jobs, tmp_path: Pa
     os.kill(job.process.pid, 9)
     assert ended(job).state is JobState.FAILED
     assert "ended with status -9" in job.message
+    assert jobs.ask(request, HealthRead, reads_values=True) is job, "a page that looks again begins nothing"
+    jobs.forget(request)
     assert jobs.ask(request, HealthRead, reads_values=True) is not job
+
+
+def test_two_readings_that_hang_hold_nobody_up_who_reads_from_elsewhere(
+    jobs: Jobs, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is halted says as little as one that waits for a file system."""
+    monkeypatch.setattr(jobs_module, "QUIET_SECONDS", 2.5)
+    request = release_request(tmp_path, endless(tmp_path), "health")
+    hung = [jobs.ask({**request, "stamp": stamp}, HealthRead) for stamp in (1, 2)]
+    for job in hung:
+        eventually(lambda job=job: job.done_bytes, within_s=PATIENCE, what="progress")  # type: ignore[misc]
+        assert job.process is not None
+        os.kill(job.process.pid, signal.SIGSTOP)
+    waits = jobs.ask({**request, "stamp": 3}, HealthRead)
+    other = ended(jobs.ask(version_request(source, 1), VersionRead))
+    assert other.state is JobState.DONE
+    assert waits.state is JobState.WAITING, "of one place there are no more at a time"
+    assert "Still waiting for the file system" in job_line(hung[0], "the values")
+    for job in (waits, *hung):
+        jobs.stop(job)
+
+
+def test_a_reading_that_works_without_a_word_is_not_taken_for_one_that_hangs() -> None:
+    said = list[str]()
+    with _telling_of_work(lambda kind, _: said.append(kind)):
+        begin = time.process_time()
+        while time.process_time() - begin < 0.2 or not said:
+            pass
+    heard = len(said)
+    with _telling_of_work(lambda kind, _: said.append(kind)):
+        time.sleep(1.5)
+    assert heard == len(said) > 0
 
 
 def test_what_cannot_be_shown_ends_a_reading(jobs: Jobs, source: Path) -> None:
