@@ -27,7 +27,10 @@ CKPT = $(VENV)/bin/ckpt
 # torch from PyPI brings gigabytes of CUDA libraries; TORCH_INDEX=… names another place for its CPU build.
 TORCH_INDEX ?=
 
-FAST_SUITE := pytest -m "not paddle and not gpu and not hf and not e2e and not fanout and not deployments and not browser"
+# A process for each core, as far as four: each starts Prefect servers of its own. A file's tests stay together, which share what is dear.
+FAST_SUITE := pytest -n auto --maxprocesses=4 --dist loadfile -m "not paddle and not gpu and not hf and not e2e and not fanout and not deployments and not browser"
+# For the environments that have one extra and not NiceGUI, which the dashboard's tests import.
+WITHOUT_DASHBOARD := --ignore=tests/dashboard
 # Debian's own browser; BROWSER=… names another place.
 BROWSER ?= /usr/bin/chromium
 
@@ -75,7 +78,7 @@ test-fanout: $(VENV)/dev.stamp ## merges on Dask clusters whose processes are ki
 	$(VENV)/bin/pytest -m fanout
 
 test-paddle: .venv-paddle/dev.stamp ## the cross-check against Paddle itself (CPU wheel)
-	.venv-paddle/bin/pytest -m paddle
+	.venv-paddle/bin/pytest -m paddle $(WITHOUT_DASHBOARD)
 
 # Paddle for GPUs is not on the public index; GPU_PYTHON=… is one that has it, with the extra `dev`.
 GPU_PYTHON ?= .venv-paddle/bin/python
@@ -84,10 +87,10 @@ test-gpu: $(if $(filter .venv-paddle/%,$(GPU_PYTHON)),.venv-paddle/dev.stamp) ##
 	$(GPU_PYTHON) -m pytest -m gpu tests/gpu -v -s
 
 test-sign: .venv-sign/dev.stamp ## signatures against model-signing's own command
-	.venv-sign/bin/pytest -m sign
+	.venv-sign/bin/pytest -m sign $(WITHOUT_DASHBOARD)
 
 test-hf: .venv-hf/dev.stamp ## a release in transformers (downloads it and torch's CPU build into `.venv-hf`)
-	.venv-hf/bin/pytest -m hf
+	.venv-hf/bin/pytest -m hf $(WITHOUT_DASHBOARD)
 
 test-deployments: .venv-deployments/dev.stamp ## deployments/ against Compose, Kubernetes and Prefect's workers for both, Docker and Slurm
 	.venv-deployments/bin/pytest tests/deployments

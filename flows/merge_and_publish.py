@@ -14,7 +14,7 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
 from ckptcore.devices import DeviceHost
-from ckptcore.errors import CheckpointError, Superseded, VersionIncomplete
+from ckptcore.errors import Busy, CheckpointError, Superseded, VersionIncomplete
 from ckptcore.expecting import read_expectations
 from ckptcore.gates import require_ready
 from ckptcore.pipeline import CheckSettings, RunnerSettings, SourceChoice
@@ -27,7 +27,7 @@ from ckptcore.rules.release import DEFAULT_ALIAS
 from ckptcore.rules.versions import Version
 from ckptcore.storage.local import Directories
 from tasks.detect import detect
-from tasks.ending import ended_by, superseded_by, too_early
+from tasks.ending import ended_by, not_yet, superseded_by
 from tasks.exclusively import alone_with
 from tasks.gate import gate
 from tasks.gate_elsewhere import gate_elsewhere
@@ -74,7 +74,8 @@ def merge_and_publish(
         gates_deployment: A deployment of `pass-gates` for those that need a GPU; if not given, they are passed here.
         gpu_devices: How many GPUs this host has, or which; if not given, what NVML finds.
         only_forward: Leave the alias where it names a later version of the same run.
-        patience_seconds: How long to wait for a version that is not whole yet; then the run ends well, as `NotYet`.
+        patience_seconds: How long to wait for a version that is not whole yet; then the run ends well, as `NotYet`, and
+            so does one that meets another run of the same version which takes longer than it waits.
         superseded: Whether to stop, as `Superseded`, where the source holds a newer version that is whole.
     """
     try:
@@ -106,9 +107,9 @@ def merge_and_publish(
     except Superseded as newer:
         stopped: Published = superseded_by(newer)
         return stopped
-    except VersionIncomplete as refusal:
+    except (VersionIncomplete, Busy) as refusal:
         if patience_seconds:
-            waiting: Published = too_early(refusal)
+            waiting: Published = not_yet(refusal)
             return waiting
         raise
     except CheckpointError as refusal:

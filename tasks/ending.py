@@ -1,4 +1,4 @@
-"""How a run of the lifecycle ends that did not publish: refused for good, too early, or stopped for a newer version.
+"""How a run of the lifecycle ends that did not publish: refused for good, not yet, or stopped for a newer version.
 
 The state's name says which, so that whoever is alerted and whoever tries again can tell it from a fault.
 """
@@ -36,12 +36,13 @@ def not_passed(refusal: CheckpointError) -> Any:
     return Failed(name=NOT_PASSED, message=f"{type(refusal).__name__}: {refusal}", data=refusal)
 
 
-def too_early(refusal: CheckpointError) -> Any:
-    """The state of a run that an early announcement started: nothing is wrong, and reconcile comes back to it.
+def not_yet(refusal: CheckpointError) -> Any:
+    """The state of a run that an early announcement started, or the second run of a version: nothing is wrong, and
+    reconcile comes back to the version unless it is published by then.
 
     A flow returns it in the place of its value, and who calls the flow gets None.
     """
-    return Completed(name=NOT_YET, message=f"{refusal}\nreconcile publishes it when it is whole")
+    return Completed(name=NOT_YET, message=f"{refusal}\nreconcile comes back to it")
 
 
 def superseded_by(newer: CheckpointError) -> Any:

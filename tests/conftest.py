@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -47,6 +47,20 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 def pytest_unconfigure() -> None:
     shutil.rmtree(PREFECT_HOME, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what a test printed where it is no UTF-8, as names here may be: a process sends its reports as UTF-8."""
+    report = yield
+    report.sections = [(title, _escaped(text)) for title, text in report.sections]
+    if report.failed and _escaped(report.longreprtext) != report.longreprtext:
+        report.longrepr = _escaped(report.longreprtext)
+    return report
+
+
+def _escaped(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 @pytest.fixture(scope="session")

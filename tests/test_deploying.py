@@ -16,11 +16,13 @@ from prefect.events.actions import CallWebhook, RunDeployment
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Completed, Crashed, Failed, Pending, Running, Scheduled
 
+from ckptcore import Choice
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
 from ckptcore.dashboard.prefect_api import PrefectApi
 from ckptcore.dashboard.pruning import planned_of
-from ckptcore.errors import InvalidConfig, ReleaseInvalid, SelectionError
+from ckptcore.errors import Busy, InvalidConfig, ReleaseInvalid, SelectionError
 from ckptcore.pipeline import Pipeline, SourceChoice
+from ckptcore.publishing import staging
 from ckptcore.registry import resolve
 from ckptcore.rules.pipeline import merge_limit, pipeline_tag
 from ckptcore.rules.retention import digest_of_dropped
@@ -276,6 +278,18 @@ def test_a_version_that_is_not_whole_ends_a_patient_run_well(server: str, tmp_pa
         return_state=True,
     )
     assert (state.name, state.is_completed()) == ("NotYet", True)
+
+
+def test_a_second_run_of_a_version_that_takes_long_is_no_fault(server: str, tmp_path: Path) -> None:
+    run = write_trainer_run(tmp_path / "run", {1: SAVED}, signals=False)
+    source, registry = SourceChoice(path=str(run)), str(tmp_path / "registry")
+    with staging(Choice(str(run)).planned(), registry, "w"):  # as the first run holds it
+        second = merge_and_publish(source, registry, "w", patience_seconds=1, return_state=True)
+        with pytest.raises(Busy, match="another process"):  # who asks by hand is told
+            merge_and_publish(source, registry, "w")
+    assert (second.name, second.is_completed()) == ("NotYet", True)
+    assert "another process" in str(second.message)
+    assert merge_and_publish(source, registry, "w", patience_seconds=1).alias == "latest"
 
 
 def test_a_refusal_has_a_name_of_its_own(server: str, tmp_path: Path) -> None:

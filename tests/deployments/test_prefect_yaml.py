@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.schemas.automations import Automation
+from prefect.exceptions import ObjectNotFound
 from prefect.flows import load_flow_from_entrypoint
 
 from ckptcore.events import WRITTEN, send
@@ -46,6 +48,9 @@ def deployed(server: str) -> Iterator[str]:
     commands = re.findall(r"^#   prefect (.*)$", head, re.MULTILINE)
     assert len(commands) == 5
     environment = os.environ | {"PREFECT_API_URL": server, "PYTHONPATH": str(REPOSITORY)}
+    # Another file's tests may have deployed to the same server before.
+    with get_client(sync_client=True) as client, suppress(ObjectNotFound):
+        client.delete_work_pool("ckpt")
     for command in commands:
         done = subprocess.run(
             [sys.executable, "-m", "prefect", *command.split()],
