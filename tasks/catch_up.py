@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from ckptcore.events import damaged_event, send
 from ckptcore.pipeline import Pipeline, SourceSettings
 from ckptcore.reconciling import Outstanding, outstanding
 from ckptcore.rules.pipeline import MERGE_LIMITS, version_parameters, version_tag
-from ckptcore.rules.reconciling import is_given_up, next_attempt
+from ckptcore.rules.reconciling import Attempt, is_given_up, next_attempt
 from ckptcore.rules.versions import StateKind
 from tasks.artifacts import Row, artifact_key, show_table
 from tasks.attempts import attempts_of
@@ -91,7 +91,7 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     if attempt is None:
                         held_back.append(label)
                     else:
-                        _start(client, deployment_id, found, attempt, pipeline)
+                        _start(client, deployment_id, found, f"{attempt}-{_last_end(tried)}", pipeline)
                         started.append(label)
                         room -= 1
                     if only_newest and not is_given_up(tried):
@@ -126,7 +126,7 @@ def _runs(client: SyncPrefectClient, deployment_id: UUID, states: list[StateType
 
 
 def _start(
-    client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, attempt: int, pipeline: Pipeline
+    client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, attempt: str, pipeline: Pipeline
 ) -> None:
     version = found.version
     client.create_flow_run_from_deployment(
@@ -135,9 +135,15 @@ def _start(
         | {"superseded": pipeline.limits.superseded},
         tags=[version_tag(found.key)],
         name=version.label,
-        # Two reconciles at once, or one that is tried again, start one run.
+        # Two reconciles at once, or one that is tried again, start one run. The number alone would come again once the
+        # server has forgotten the oldest tries.
         idempotency_key=f"{found.key}-{attempt}",
     )
+
+
+def _last_end(attempts: Sequence[Attempt]) -> int:
+    """When the last try ended, in whole seconds since 1970; 0 where there was none."""
+    return int(max((attempt.ended_at or 0.0 for attempt in attempts), default=0.0))
 
 
 def _tell_damaged(found: Outstanding) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckptcore.rules.reconciling import (
+    LONGEST_PAUSE_S,
     MOST_ATTEMPTS,
     Attempt,
     Outcome,
@@ -29,7 +30,10 @@ BROKEN = Attempt(Outcome.BROKEN, 1000.0)
         ([BROKEN, BROKEN], 1239.0, None),
         ([BROKEN, BROKEN], 1240.0, 3),
         ([BROKEN, Attempt(Outcome.UNDERWAY)], 1e9, None),
-        ([BROKEN] * MOST_ATTEMPTS, 1e9, None),
+        ([BROKEN] * MOST_ATTEMPTS, 1000.0 + LONGEST_PAUSE_S - 1, None),
+        ([BROKEN] * MOST_ATTEMPTS, 1000.0 + LONGEST_PAUSE_S, MOST_ATTEMPTS + 1),
+        ([BROKEN] * 2000, 1000.0 + LONGEST_PAUSE_S, 2001),
+        ([Attempt(Outcome.DONE, 0.0)] * MOST_ATTEMPTS, 1e9, None),
         ([Attempt(Outcome.DONE, 0.0)], 1e9, 2),  # and its release is gone without a prune
     ],
 )
