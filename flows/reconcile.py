@@ -1,4 +1,4 @@
-"""Reconcile: publish every complete version that has no release, the oldest first.
+"""Reconcile: publish every complete version that is not published, the oldest first.
 
 What the event path lost, because the server or a worker was down, comes back here. Running it twice, or beside events
 for the same versions, does no harm: each version is merged once.
@@ -18,7 +18,7 @@ from tasks.catch_up import CaughtUp, catch_up, drop_missed, tidy_limits
 
 @flow(name="reconcile", flow_run_name="{pipeline.name}: reconcile")
 def reconcile(pipeline: Pipeline) -> dict[str, CaughtUp]:
-    """Start a run for each complete version without a release, by name, as far as the pipeline's limits allow.
+    """Start a run for each complete version that is not published, by name, as far as the pipeline's limits allow.
 
     Args:
         pipeline: The pipeline as its file describes it.

@@ -1,4 +1,4 @@
-"""Catch up: start a run for each version that has no release, the oldest first, as far as there is room."""
+"""Catch up: start a run for each version that is not published, the oldest first, as far as there is room."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CaughtUp:
 
 @lifecycle_task
 def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> CaughtUp:
-    """Start runs of the deployment for what the source holds and no release was made from.
+    """Start runs of the deployment for what the source holds and the alias has not come to.
 
     As many runs wait or work at a time as the pipeline allows; the rest waits for the next call, and so does what was
     written just now. A version that was refused is left alone, one that broke is tried again, later each time. Where
@@ -68,7 +68,8 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
         underway = _underway(client, deployment_id)
         room = pipeline.limits.queued - len(underway)
         only_newest = pipeline.limits.superseded == "stop"
-        for found in outstanding(source.path, source.component, pipeline.registry, name, only_newer=only_newest):
+        alias = pipeline.alias_of(source)
+        for found in outstanding(source.path, source.component, pipeline.registry, name, alias, only_newer=only_newest):
             label = found.version.label
             is_young = 0 <= time.time() - found.written_at < EVENT_SECONDS
             match found.state.kind:

@@ -28,6 +28,7 @@ from flows import deploying
 from flows.audit import audit
 from flows.deploying import deploy, undeploy
 from flows.merge_and_publish import merge_and_publish
+from flows.parameters import merge_parameters
 from flows.post_training import post_training
 from flows.prune import prune
 from flows.reconcile import reconcile
@@ -300,3 +301,20 @@ def test_prune_and_audit_of_a_pipeline(server: str, tmp_path: Path) -> None:
     assert state.name == "Refused"
     with pytest.raises(ReleaseInvalid):
         state.result()
+
+
+def test_a_candidate_is_returned_to_until_the_alias_of_the_pipeline_has_come_to_it(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckptcore.rules.reconciling.FIRST_PAUSE_S", 0.0)
+    pipeline = pipeline_in(tmp_path, "lags")
+    deploy(pipeline, str(tmp_path))
+    merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "lags", step=2)
+    [candidate] = post_training(pipeline)
+    assert reconcile(pipeline)["lags"].started == ("version 0 of step 1", "version 0 of step 3")
+    for run in merges_of("lags"):
+        published = merge_and_publish(**merge_parameters(pipeline, pipeline.sources[0]) | run.parameters)
+        set_state(run, Completed())
+    assert (published.release, published.did_work) == (candidate.release, True)
+    assert resolve(pipeline.registry, "lags") == Path(candidate.path)
+    assert reconcile(pipeline)["lags"].started == ()

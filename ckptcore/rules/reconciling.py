@@ -5,7 +5,7 @@ Pure: what was tried comes as data. Finding the versions is ``reconciling``'s, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -83,7 +83,21 @@ Made = tuple[int | None, int, str]
 """What a release was made from: step, unique_id, and the fingerprint of the files."""
 
 
-def ever_published(history: Iterable[Act]) -> frozenset[Made]:
-    """What was ever published, also where the release was pruned since: that was meant."""
+def named_ever(history: Iterable[Act], alias: str, current: str) -> frozenset[str]:
+    """The releases that the alias names, ``current``, or ever named; a rollback leaves what it left published."""
+    acts = [act for act in history if act.alias == alias]
+    return frozenset({current, *(act.release for act in acts), *(act.previous for act in acts)} - {""})
+
+
+def made_from(history: Iterable[Act]) -> dict[str, Made]:
+    """What each release was made from, by its name, where the history tells it."""
     acts = ((parse_release_name(act.release), act) for act in history if act.act == "publish" and act.source)
-    return frozenset((name.step, name.unique_id, act.source) for name, act in acts if name is not None)
+    return {act.release: (name.step, name.unique_id, act.source) for name, act in acts if name is not None}
+
+
+def published_under(history: Sequence[Act], named: Collection[str], visible: Collection[str]) -> frozenset[str]:
+    """The releases that nothing is left to do for: those that the alias ``named`` once, those that were published and
+    stayed behind it, which is recorded without an alias, and those that were pruned since, which was meant."""
+    behind = {act.release for act in history if act.act == "publish" and not act.alias}
+    pruned = {act.release for act in history if act.act == "prune"}
+    return frozenset({*named, *behind, *(pruned - set(visible))})
