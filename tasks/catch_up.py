@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -16,6 +17,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.events.filters import EventFilter, EventIDFilter, EventOccurredFilter
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
@@ -33,6 +35,7 @@ from tasks.lifecycle_task import lifecycle_task
 
 _UNDERWAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 _LIMITS_A_PAGE = 200
+_FAR = timedelta(days=366)
 START_SECONDS = 120.0
 """How long a worker may take to start a run that it took."""
 EVENT_SECONDS = 60.0
@@ -79,7 +82,7 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     incomplete.append(label)  # a file that is still being written looks like one that is cut off
                 case StateKind.DAMAGED:
                     damaged.append(label)
-                    _tell_damaged(found)
+                    _tell_damaged(client, found)
                 case StateKind.COMPLETE:
                     attempt, tried = None, attempts_of(client, found.key)
                     is_left_to_event = is_young and not tried
@@ -147,11 +150,25 @@ def _last_end(attempts: Sequence[Attempt]) -> int:
     return int(max((attempt.ended_at or 0.0 for attempt in attempts), default=0.0))
 
 
-def _tell_damaged(found: Outstanding) -> None:
-    """The event whose id is the same for the same bytes, so that one alert is raised."""
+def _tell_damaged(client: SyncPrefectClient, found: Outstanding) -> None:
+    """The event whose id is the same for the same bytes, so that one alert is raised, unless the server has it.
+
+    The server itself tells events apart by their ids for half an hour only, and not across its restarts.
+    """
     url = PREFECT_API_URL.value()
-    if url:
-        send(damaged_event(found.version, found.fingerprint, found.state.reasons), url)
+    if not url:
+        return
+    event = damaged_event(found.version, found.fingerprint, found.state.reasons)
+    if not _is_told(client, UUID(event["id"])):
+        send(event, url)
+
+
+def _is_told(client: SyncPrefectClient, event_id: UUID) -> bool:
+    """Whether the server still has the event. Without limits of time it would look for half a year, up to its own now,
+    which is before that of a sender whose clock is ahead."""
+    any_time = EventOccurredFilter(since=datetime(1970, 1, 2, tzinfo=UTC), until=datetime.now(UTC) + _FAR)
+    asked = EventFilter(id=EventIDFilter(id=[event_id]), occurred=any_time)
+    return bool(client.read_events(asked, limit=1).events)
 
 
 def _rows(caught_up: CaughtUp) -> Iterator[Row]:
