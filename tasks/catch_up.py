@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     DeploymentFilter,
@@ -23,6 +24,7 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Crashed
 
+from ckptcore.errors import StorageError
 from ckptcore.events import damaged_event, send
 from ckptcore.pipeline import Pipeline, SourceSettings
 from ckptcore.reconciling import Outstanding, outstanding
@@ -35,6 +37,7 @@ from tasks.lifecycle_task import lifecycle_task
 
 _UNDERWAY = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED, StateType.CANCELLING]
 _LIMITS_A_PAGE = 200
+_LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 _FAR = timedelta(days=366)
 START_SECONDS = 120.0
 """How long a worker may take to start a run that it took."""
@@ -82,7 +85,11 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     incomplete.append(label)  # a file that is still being written looks like one that is cut off
                 case StateKind.DAMAGED:
                     damaged.append(label)
-                    _tell_damaged(client, found)
+                    try:
+                        _tell_damaged(client, found)
+                    except (StorageError, HTTPError) as error:
+                        # The next call tells it; what is whole is not to wait for that.
+                        logger.warning("%s: nobody is told yet that it is damaged: %s", label, error)
                 case StateKind.COMPLETE:
                     attempt, tried = None, attempts_of(client, found.key)
                     is_left_to_event = is_young and not tried
@@ -166,7 +173,7 @@ def _tell_damaged(client: SyncPrefectClient, found: Outstanding) -> None:
 def _is_told(client: SyncPrefectClient, event_id: UUID) -> bool:
     """Whether the server still has the event. Without limits of time it would look for half a year, up to its own now,
     which is before that of a sender whose clock is ahead."""
-    any_time = EventOccurredFilter(since=datetime(1970, 1, 2, tzinfo=UTC), until=datetime.now(UTC) + _FAR)
+    any_time = EventOccurredFilter.model_validate({"since": _LONG_AGO, "until": datetime.now(UTC) + _FAR})
     asked = EventFilter(id=EventIDFilter(id=[event_id]), occurred=any_time)
     return bool(client.read_events(asked, limit=1).events)
 

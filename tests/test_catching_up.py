@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,9 +12,12 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 from prefect.events.filters import EventFilter, EventIDFilter, EventOccurredFilter
+from prefect.flow_engine import run_flow_sync
 from prefect.states import Completed, Crashed, Failed, Pending, Running, Scheduled
 
+from ckptcore.errors import StorageError
 from ckptcore.events import send
 from ckptcore.pipeline import SourceChoice
 from ckptcore.registry import resolve
@@ -23,7 +27,8 @@ from flows.merge_and_publish import merge_and_publish
 from flows.parameters import merge_parameters
 from flows.post_training import post_training
 from flows.reconcile import reconcile
-from tasks.catch_up import drop_missed
+from tasks.catch_up import catch_up, drop_missed
+from tests.builders import write_trainer_run
 from tests.deployed import SAVED, merges_of, pipeline_in, set_state
 
 pytestmark = pytest.mark.prefect_server
@@ -148,7 +153,7 @@ def test_a_damaged_version_is_told_once_for_as_long_as_the_server_knows_of_it(
     assert reconcile(pipeline)["hurt"].damaged == ("version 0 of step 2",)
     asked = EventFilter(
         id=EventIDFilter(id=[UUID(sent[0])]),
-        occurred=EventOccurredFilter(until=datetime.now(UTC) + timedelta(days=2)),
+        occurred=EventOccurredFilter.model_validate({"until": datetime.now(UTC) + timedelta(days=2)}),
     )
     with get_client(sync_client=True) as client:
         end = time.monotonic() + 60
@@ -160,3 +165,66 @@ def test_a_damaged_version_is_told_once_for_as_long_as_the_server_knows_of_it(
         file.write(b"other bytes")
     reconcile(pipeline)
     assert len(set(sent)) == 2
+
+
+def test_an_event_that_cannot_be_sent_holds_up_no_other_version(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = pipeline_in(tmp_path, "mute")
+    SAVED.truncated("1_0.distcp", at=99).write(tmp_path / "run" / "checkpoint-1" / "model_state")
+    deploy(pipeline, str(tmp_path))
+
+    def away(event: dict[str, Any], url: str) -> None:
+        sent.append(event["id"])
+        raise StorageError(f"{url}: the event is not sent")
+
+    sent: list[str] = []
+    monkeypatch.setattr("tasks.catch_up.send", away)
+    assert reconcile(pipeline)["mute"].started == ("version 0 of step 2", "version 0 of step 3")
+    assert reconcile(pipeline)["mute"].damaged == ("version 0 of step 1",)
+    assert len(sent) == 2  # it is tried again
+
+
+def test_what_cannot_be_read_fails_the_run_and_is_told_once(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flows.reconcile.catch_up", catch_up.with_options(retries=0))
+    paths = {name: tmp_path / name for name in ("lost", "unread")}
+    sources = [{"path": str(path), "name": name} for name, path in paths.items()]
+    sources += [{"path": str(tmp_path / "unborn"), "name": "unborn"}, {"path": str(tmp_path / "run")}]
+    pipeline = pipeline_in(tmp_path, "told", sources=sources)
+    for name, path in paths.items():
+        write_trainer_run(path, {1: SAVED})
+        merge_and_publish(SourceChoice(path=str(path)), pipeline.registry, name)
+    deploy(pipeline, str(tmp_path))
+    assert reconcile(pipeline)["lost"].started == ()
+
+    shutil.rmtree(paths["lost"])
+    history = tmp_path / "registry" / "unread" / "history.jsonl"
+    history.rename(tmp_path / "kept.jsonl")
+    history.mkdir()
+    with get_client(sync_client=True) as client:
+        deployed = client.read_deployment_by_name("reconcile/told")
+
+        def ended() -> State[Any]:
+            """The end of one run of the deployment, as its worker would have it."""
+            run = client.create_flow_run_from_deployment(deployed.id)
+            flow: Any = reconcile
+            state = run_flow_sync(flow=flow, flow_run=run, parameters={"pipeline": pipeline}, return_type="state")
+            assert state is not None
+            return state
+
+        first, second = ended(), ended()
+        assert [state.name for state in (first, second)] == ["Failed", "StillFailing"]
+        assert first.message is not None
+        assert str(paths["lost"]) in first.message
+        assert str(history) in first.message
+        assert "unborn" not in first.message
+        assert len(merges_of("told")) > 2  # the source that can be read was looked at
+        history.rmdir()
+        (tmp_path / "kept.jsonl").rename(history)
+        assert [ended().name, ended().name] == ["Failed", "StillFailing"]  # one fault less is news
+        write_trainer_run(paths["lost"], {1: SAVED})
+        assert ended().is_completed()
+        shutil.rmtree(paths["lost"])
+        assert ended().name == "Failed"
