@@ -43,6 +43,16 @@ def ended_by(refusal: CheckpointError) -> Any:
     return Failed(name=REFUSED, message=f"{type(refusal).__name__}: {refusal}", data=refusal)
 
 
+def ended_by_all(refusals: Sequence[Exception]) -> Any:
+    """The failed state of a run of several parts, with every refusal in its message: refused where each of them is for
+    good, failed where one part may be granted later.
+
+    A flow returns it in the place of its value.
+    """
+    name = REFUSED if all(map(is_final, refusals)) else FAILED
+    return Failed(name=name, message=_told(refusals), data=_as_one(refusals))
+
+
 def failing_by(faults: Sequence[Exception], deployment_id: UUID | None) -> Any:
     """The failed state of a run that is started again and again and met these faults, all of them in its message:
     ``Failed`` for the first such run of the deployment, ``StillFailing`` for the next, so that people are told once.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.events.actions import CallWebhook, RunDeployment
 from prefect.exceptions import ObjectNotFound
 
@@ -138,6 +139,29 @@ def test_a_refusal_has_a_name_of_its_own(server: str, tmp_path: Path) -> None:
     assert (state.name, state.is_failed()) == ("Refused", True)
     with pytest.raises(SelectionError):
         state.result()
+
+
+@pytest.mark.parametrize(("damage", "name"), [("empty", "Refused"), ("blocked", "Failed")])
+def test_post_training_does_all_that_can_be_done(server: str, tmp_path: Path, damage: str, name: str) -> None:
+    """A selection that takes nothing is refused for good; a registry that cannot be written may be mended."""
+    sources: list[dict[str, object]] = [
+        {"path": str(tmp_path / "run"), "name": each} for each in ("empty", "blocked", "good")
+    ]
+    sources[0]["include"] = ["no"]
+    pipeline = pipeline_in(
+        tmp_path, "most", sources=[sources[["empty", "blocked"].index(damage)], sources[2]], retention={"last": 1}
+    )
+    (tmp_path / "registry").mkdir()
+    (tmp_path / "registry" / "blocked").write_text("")
+    for step in (1, 2):
+        merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "good", step=step)
+    state = post_training(pipeline, return_state=True)
+    assert (state.name, state.is_failed()) == (name, True)
+    assert resolve(pipeline.registry, "good@candidate").name.startswith("step-3_")
+    assert len(list((Path(pipeline.registry) / "good" / "releases").iterdir())) == 2  # it was pruned
+    with get_client(sync_client=True) as client:
+        page = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["post-training-most"])))
+    assert any("good@candidate" in str(each.data) for each in page)
 
 
 def test_post_training_publishes_candidates_prunes_and_does_not_move_latest(server: str, tmp_path: Path) -> None:
