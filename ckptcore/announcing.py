@@ -59,12 +59,19 @@ _PAUSES_S = (1.0, 4.0, 16.0)
 _LOCK_PATIENCE_S = 10.0
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
+_OF_THE_EVENT = (400, 413, 422)
+"""What a server answers whose fault with the event is the event's own, whoever sends it and whenever."""
+
 _log = logging.getLogger("ckptcore.announcing")
 _unfinished: set[threading.Thread] = set()
 
 
 class Refused(OSError):
     """The server answered, and will answer the same again: wrong credentials, or a server that takes no events."""
+
+
+class Unacceptable(Refused):
+    """The server takes events, and not this one: it cannot be read, or is too large."""
 
 
 class Mark(NamedTuple):
@@ -157,6 +164,8 @@ def send(event: dict[str, Any], url: str) -> None:
     except urllib.error.HTTPError as error:
         with error:
             text = f"{address}: HTTP {error.code}: {error.read(300).decode(errors='replace')}"
+        if error.code in _OF_THE_EVENT:
+            raise Unacceptable(text) from error
         raise (OSError if error.code >= 500 or error.code in (408, 429) else Refused)(text) from error
     except OSError:
         raise

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ckptcore import announcing
-from ckptcore.errors import StorageError
+from ckptcore.errors import EventUnacceptable, StorageError
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.versions import Version
 from ckptcore.storage.refusals import reported
@@ -43,9 +43,12 @@ def announce_now(path: str | os.PathLike[str], unique_id: int, url: str | None =
 
 
 def send(event: Event, url: str) -> None:
-    """POST the event once; sending it again is harmless. Raises :class:`StorageError` where it is not taken."""
+    """POST the event once; sending it again is harmless. Raises :class:`StorageError` where it is not taken, and as
+    :class:`EventUnacceptable` where it never will be."""
     try:
         announcing.send(event, url)
+    except announcing.Unacceptable as error:
+        raise EventUnacceptable(f"{url}: the event is not sent: {error}") from error
     except OSError as error:
         raise StorageError(f"{url}: the event is not sent: {error}") from error
 

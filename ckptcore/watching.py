@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ckptcore import announcing
-from ckptcore.errors import CheckpointError, StorageError, VersionNotFound
+from ckptcore.errors import CheckpointError, EventUnacceptable, StorageError, VersionNotFound
 from ckptcore.events import Event, damaged_event, send
 from ckptcore.placing import place_of, sighted
 from ckptcore.rules.layout import step_name
@@ -216,6 +216,9 @@ class Watcher:
         for identity, event in tuple(self._unsent.items()):
             try:
                 send(event, self._url)
+            except EventUnacceptable as error:
+                # It would stand before all others for ever; what is whole, reconcile finds without it.
+                self._tell(f"{event['resource']['prefect.resource.id']}: dropped: {error.message}")
             except StorageError as error:
                 self._say("", error.message)
                 return True
