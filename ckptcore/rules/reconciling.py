@@ -1,4 +1,4 @@
-"""What to do about a version that has no release: try, try again, or leave it alone.
+"""What to do about a version that is not published: try, try again, or leave it alone.
 
 Pure: what was tried comes as data. Finding the versions is ``reconciling``'s, asking the server the flow's.
 """
@@ -70,7 +70,7 @@ def is_given_up(attempts: Sequence[Attempt]) -> bool:
 
 
 def _is_repeated(attempts: Sequence[Attempt]) -> bool:
-    """Whether run after run ended well and left no release, which one more would not change."""
+    """Whether run after run ended well and left it unpublished, which one more would not change."""
     return sum(attempt.outcome is Outcome.DONE for attempt in attempts) >= MOST_ATTEMPTS
 
 
