@@ -59,12 +59,19 @@ _PAUSES_S = (1.0, 4.0, 16.0)
 _LOCK_PATIENCE_S = 10.0
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
+_OF_THE_EVENT = (400, 413, 422)
+"""What a server answers whose fault with the event is the event's own, whoever sends it and whenever."""
+
 _log = logging.getLogger("ckptcore.announcing")
 _unfinished: set[threading.Thread] = set()
 
 
 class Refused(OSError):
     """The server answered, and will answer the same again: wrong credentials, or a server that takes no events."""
+
+
+class Unacceptable(Refused):
+    """The server takes events, and not this one: it cannot be read, or is too large."""
 
 
 class Mark(NamedTuple):
@@ -142,21 +149,30 @@ def current_event(path: str, unique_id: int) -> dict[str, Any] | None:
 
 
 def send(event: dict[str, Any], url: str) -> None:
-    """POST the event to ``url``, Prefect's API, once. Sending an event again is harmless: its id is the same.
+    """POST the event to ``url``, Prefect's API, once; raises as :func:`post` does. Sending an event again is harmless:
+    its id is the same."""
+    post(url, "/events", [event])
+
+
+def post(url: str, path: str, document: Any) -> bytes:
+    """The answer to a document that is sent, as JSON, to a path of ``url``, Prefect's API.
 
     Raises OSError where no answer comes, and :class:`Refused` where another try would be refused as well.
     """
-    address = url.rstrip("/") + "/events"
+    address = url.rstrip("/") + path
     headers = {"Content-Type": "application/json", **_credentials()}
     try:
         if not address.startswith(("http://", "https://")):
             raise Refused(f"{url!r} is no http:// or https:// address")
-        request = urllib.request.Request(address, json.dumps([event]).encode(), headers)  # noqa: S310 - looked at above
-        with _opener.open(request, timeout=_REQUEST_TIMEOUT_S):
-            pass
+        request = urllib.request.Request(address, json.dumps(document).encode(), headers)  # noqa: S310 - looked at above
+        with _opener.open(request, timeout=_REQUEST_TIMEOUT_S) as answer:
+            content: bytes = answer.read()
+            return content
     except urllib.error.HTTPError as error:
         with error:
             text = f"{address}: HTTP {error.code}: {error.read(300).decode(errors='replace')}"
+        if error.code in _OF_THE_EVENT:
+            raise Unacceptable(text) from error
         raise (OSError if error.code >= 500 or error.code in (408, 429) else Refused)(text) from error
     except OSError:
         raise

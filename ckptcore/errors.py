@@ -79,6 +79,10 @@ class StorageError(CheckpointError, OSError):
     """The file system refused an operation (permission, I/O error, vanished directory)."""
 
 
+class EventUnacceptable(StorageError):
+    """The server takes events, and will never take this one."""
+
+
 class PaddleMissing(CheckpointError, ImportError):
     """Paddle tensors were asked for, and Paddle cannot be imported."""
 

@@ -6,14 +6,15 @@ a failure, and the event of a version that will never be whole.
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ckptcore import announcing
-from ckptcore.errors import StorageError
+from ckptcore.errors import EventUnacceptable, StorageError
 from ckptcore.rules.issues import Issue
 from ckptcore.rules.versions import Version
 from ckptcore.storage.refusals import reported
@@ -23,6 +24,9 @@ DAMAGED = "ckpt.version.damaged"
 
 # An event lies in the server's database and in every notification; the whole list is one `ckpt verify` away.
 _MOST_ISSUES = 20
+
+_LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
+_FAR = timedelta(days=366)
 
 Event = dict[str, Any]
 
@@ -43,11 +47,34 @@ def announce_now(path: str | os.PathLike[str], unique_id: int, url: str | None =
 
 
 def send(event: Event, url: str) -> None:
-    """POST the event once; sending it again is harmless. Raises :class:`StorageError` where it is not taken."""
+    """POST the event once; sending it again is harmless. Raises :class:`StorageError` where it is not taken, and as
+    :class:`EventUnacceptable` where it never will be."""
     try:
         announcing.send(event, url)
+    except announcing.Unacceptable as error:
+        raise EventUnacceptable(f"{url}: the event is not sent: {error}") from error
     except OSError as error:
         raise StorageError(f"{url}: the event is not sent: {error}") from error
+
+
+def send_once(event: Event, url: str) -> None:
+    """:func:`send` the event unless the server still has it, which tells events apart by their ids for half an hour
+    only, and not across its restarts."""
+    if not _is_there(event, url):
+        send(event, url)
+
+
+def _is_there(event: Event, url: str) -> bool:
+    # Without limits of time the server would look for half a year, up to its own now, which is before that of a sender
+    # whose clock is ahead.
+    any_time = {"since": _LONG_AGO.isoformat(), "until": (datetime.now(UTC) + _FAR).isoformat()}
+    wanted = {"filter": {"id": {"id": [event["id"]]}, "occurred": any_time}, "limit": 1}
+    try:
+        return bool(json.loads(announcing.post(url, "/events/filter", wanted))["events"])
+    except (announcing.Refused, ValueError, LookupError, TypeError):
+        return False  # it takes events and tells of none; whether it takes this one, sending it says
+    except OSError as error:
+        raise StorageError(f"{url}: it is not known whether the event was sent: {error}") from error
 
 
 def damaged_event(version: Version, digest: str, issues: Iterable[Issue]) -> Event:

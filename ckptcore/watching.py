@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ckptcore import announcing
-from ckptcore.errors import CheckpointError, StorageError, VersionNotFound
-from ckptcore.events import Event, damaged_event, send
+from ckptcore.errors import CheckpointError, EventUnacceptable, StorageError, VersionNotFound
+from ckptcore.events import DAMAGED, Event, damaged_event, send, send_once
 from ckptcore.placing import place_of, sighted
 from ckptcore.rules.layout import step_name
 from ckptcore.rules.versions import Listing, RunMarks, StateKind, Version, VersionState
@@ -220,7 +220,11 @@ class Watcher:
             return False
         for identity, event in tuple(self._unsent.items()):
             try:
-                send(event, self._url)
+                # Each event of a damaged version is an alert; a second one of one that is whole finds it published.
+                (send_once if event["event"] == DAMAGED else send)(event, self._url)
+            except EventUnacceptable as error:
+                # It would stand before all others for ever; what is whole, reconcile finds without it.
+                self._tell(f"{event['resource']['prefect.resource.id']}: dropped: {error.message}")
             except StorageError as error:
                 self._say("", error.message)
                 return True

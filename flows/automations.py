@@ -17,13 +17,13 @@ from ckptcore.pipeline import Alert, Pipeline, SourceSettings
 from ckptcore.rules.pipeline import REFUSED, pipeline_tag, version_parameters, version_patterns
 from ckptcore.rules.retention import parse_age
 from flows.parameters import PATIENCE_SECONDS
-from tasks.ending import NOT_PASSED, NOT_YET, SUPERSEDED
+from tasks.ending import NOT_PASSED, NOT_YET, STILL_FAILING, SUPERSEDED
 
 HEARTBEAT_SECONDS = 30
 _SILENCE = timedelta(seconds=90)
 """Three heartbeats: then nobody is left who could say how the run ended."""
 _FLOW_RUNS = "prefect.flow-run."
-_ENDS = ("Completed", "Failed", "Crashed", "Cancelled", REFUSED, NOT_YET, NOT_PASSED, SUPERSEDED)
+_ENDS = ("Completed", "Failed", "Crashed", "Cancelled", REFUSED, NOT_YET, NOT_PASSED, SUPERSEDED, STILL_FAILING)
 
 
 def name_prefix(pipeline: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 
@@ -11,7 +14,7 @@ from ckptcore.publishing import Published
 from flows.merge_and_publish import merge_and_publish
 from flows.parameters import merge_parameters
 from tasks.artifacts import artifact_key, cell
-from tasks.ending import ended_by
+from tasks.ending import ended_by_all
 from tasks.prune import prune
 
 CANDIDATE = "candidate"
@@ -21,23 +24,36 @@ CANDIDATE = "candidate"
 def post_training(pipeline: Pipeline, alias: str = CANDIDATE) -> list[Published]:
     """Publish the newest complete version of every source as candidate, prune, and report.
 
+    What is refused fails the run when all else is done, with every refusal in its message.
+
     Args:
         pipeline: The pipeline as its file describes it.
         alias: The alias that the releases get.
     """
     published: list[Published] = []
-    try:
-        for source in pipeline.sources:
-            parameters = merge_parameters(pipeline, source) | {"alias": alias, "only_forward": False}
+    refusals: list[Exception] = []
+    for source in pipeline.sources:
+        parameters = merge_parameters(pipeline, source) | {"alias": alias, "only_forward": False}
+        with _noted(refusals):
             published.append(merge_and_publish(**parameters))
-        if pipeline.retention.rules():
-            for name in pipeline.names:
+    if pipeline.retention.rules():
+        for name in pipeline.names:
+            with _noted(refusals):
                 prune(pipeline.registry, name, pipeline.retention.rules(), False, f"post-training of {pipeline.name}")
-    except CheckpointError as refusal:
-        refused: list[Published] = ended_by(refusal)
-        return refused
     _report(pipeline, published)
+    if refusals:
+        refused: list[Published] = ended_by_all(refusals)
+        return refused
     return published
+
+
+@contextmanager
+def _noted(refusals: list[Exception]) -> Iterator[None]:
+    """Let one part be refused without the others, which are not at fault."""
+    try:
+        yield
+    except (CheckpointError, OSError) as refusal:
+        refusals.append(refusal)
 
 
 def _report(pipeline: Pipeline, published: list[Published]) -> None:

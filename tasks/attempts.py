@@ -9,11 +9,17 @@ from prefect.client.schemas.objects import FlowRun
 from ckptcore.rules.pipeline import REFUSED, version_tag
 from ckptcore.rules.reconciling import Attempt, Outcome
 
+_PAGE = 200
+
 
 def attempts_of(client: SyncPrefectClient, key: str) -> list[Attempt]:
     """The runs that were to do the work of the key."""
     tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[version_tag(key)]))
-    return [_attempt(run) for run in client.read_flow_runs(flow_run_filter=tagged)]
+    runs, page = list[FlowRun](), client.read_flow_runs(flow_run_filter=tagged, limit=_PAGE)
+    while page:
+        runs += page
+        page = client.read_flow_runs(flow_run_filter=tagged, limit=_PAGE, offset=len(runs))
+    return [_attempt(run) for run in runs]
 
 
 def _attempt(run: FlowRun) -> Attempt:

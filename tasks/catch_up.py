@@ -1,9 +1,9 @@
-"""Catch up: start a run for each version that has no release, the oldest first, as far as there is room."""
+"""Catch up: start a run for each version that is not published, the oldest first, as far as there is room."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -21,11 +21,12 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Crashed
 
-from ckptcore.events import damaged_event, send
+from ckptcore.errors import StorageError
+from ckptcore.events import damaged_event, send_once
 from ckptcore.pipeline import Pipeline, SourceSettings
 from ckptcore.reconciling import Outstanding, outstanding
 from ckptcore.rules.pipeline import MERGE_LIMITS, version_parameters, version_tag
-from ckptcore.rules.reconciling import is_given_up, next_attempt
+from ckptcore.rules.reconciling import Attempt, is_given_up, next_attempt
 from ckptcore.rules.versions import StateKind
 from tasks.artifacts import Row, artifact_key, show_table
 from tasks.attempts import attempts_of
@@ -51,7 +52,7 @@ class CaughtUp:
 
 @lifecycle_task
 def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> CaughtUp:
-    """Start runs of the deployment for what the source holds and no release was made from.
+    """Start runs of the deployment for what the source holds and the alias has not come to.
 
     As many runs wait or work at a time as the pipeline allows; the rest waits for the next call, and so does what was
     written just now. A version that was refused is left alone, one that broke is tried again, later each time. Where
@@ -68,7 +69,8 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
         underway = _underway(client, deployment_id)
         room = pipeline.limits.queued - len(underway)
         only_newest = pipeline.limits.superseded == "stop"
-        for found in outstanding(source.path, source.component, pipeline.registry, name, only_newer=only_newest):
+        alias = pipeline.alias_of(source)
+        for found in outstanding(source.path, source.component, pipeline.registry, name, alias, only_newer=only_newest):
             label = found.version.label
             is_young = 0 <= time.time() - found.written_at < EVENT_SECONDS
             match found.state.kind:
@@ -78,7 +80,11 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     incomplete.append(label)  # a file that is still being written looks like one that is cut off
                 case StateKind.DAMAGED:
                     damaged.append(label)
-                    _tell_damaged(found)
+                    try:
+                        _tell_damaged(found)
+                    except StorageError as error:
+                        # The next call tells it; what is whole is not to wait for that.
+                        logger.warning("%s: nobody is told yet that it is damaged: %s", label, error)
                 case StateKind.COMPLETE:
                     attempt, tried = None, attempts_of(client, found.key)
                     is_left_to_event = is_young and not tried
@@ -91,7 +97,7 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     if attempt is None:
                         held_back.append(label)
                     else:
-                        _start(client, deployment_id, found, attempt, pipeline)
+                        _start(client, deployment_id, found, f"{attempt}-{_last_end(tried)}", pipeline)
                         started.append(label)
                         room -= 1
                     if only_newest and not is_given_up(tried):
@@ -126,7 +132,7 @@ def _runs(client: SyncPrefectClient, deployment_id: UUID, states: list[StateType
 
 
 def _start(
-    client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, attempt: int, pipeline: Pipeline
+    client: SyncPrefectClient, deployment_id: UUID, found: Outstanding, attempt: str, pipeline: Pipeline
 ) -> None:
     version = found.version
     client.create_flow_run_from_deployment(
@@ -135,16 +141,22 @@ def _start(
         | {"superseded": pipeline.limits.superseded},
         tags=[version_tag(found.key)],
         name=version.label,
-        # Two reconciles at once, or one that is tried again, start one run.
+        # Two reconciles at once, or one that is tried again, start one run. The number alone would come again once the
+        # server has forgotten the oldest tries.
         idempotency_key=f"{found.key}-{attempt}",
     )
+
+
+def _last_end(attempts: Sequence[Attempt]) -> int:
+    """When the last try ended, in whole seconds since 1970; 0 where there was none."""
+    return int(max((attempt.ended_at or 0.0 for attempt in attempts), default=0.0))
 
 
 def _tell_damaged(found: Outstanding) -> None:
     """The event whose id is the same for the same bytes, so that one alert is raised."""
     url = PREFECT_API_URL.value()
     if url:
-        send(damaged_event(found.version, found.fingerprint, found.state.reasons), url)
+        send_once(damaged_event(found.version, found.fingerprint, found.state.reasons), url)
 
 
 def _rows(caught_up: CaughtUp) -> Iterator[Row]:

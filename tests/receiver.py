@@ -22,7 +22,11 @@ class Receiver:
 
     @property
     def event_ids(self) -> list[str]:
-        return [event["id"] for _, _, events in self.requests for event in events]
+        return [event["id"] for event in self.events]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [event for path, _, events in self.requests if path.endswith("/events") for event in events]
 
 
 @contextmanager

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName, FlowRunFilterTags
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterKey,
+    FlowRunFilter,
+    FlowRunFilterName,
+)
 from prefect.events.actions import CallWebhook, RunDeployment
 from prefect.exceptions import ObjectNotFound
-from prefect.states import Completed, Crashed, Failed, Pending, Running, Scheduled
+from prefect.states import Pending, Running
 
 from ckptcore import Choice
 from ckptcore.blocks import CheckpointRegistry, CheckpointSource
 from ckptcore.dashboard.prefect_api import PrefectApi
 from ckptcore.dashboard.pruning import planned_of
 from ckptcore.errors import Busy, InvalidConfig, ReleaseInvalid, SelectionError
-from ckptcore.pipeline import Pipeline, SourceChoice
+from ckptcore.pipeline import SourceChoice
 from ckptcore.publishing import staging
 from ckptcore.registry import resolve
-from ckptcore.rules.pipeline import merge_limit, pipeline_tag
+from ckptcore.rules.pipeline import pipeline_tag
 from ckptcore.rules.retention import digest_of_dropped
 from flows import deploying
 from flows.audit import audit
@@ -32,37 +33,10 @@ from flows.deploying import deploy, undeploy
 from flows.merge_and_publish import merge_and_publish
 from flows.post_training import post_training
 from flows.prune import prune
-from flows.reconcile import reconcile
-from tasks.catch_up import drop_missed
-from tests.builders import SavedCheckpoint, write_trainer_run
+from tests.builders import write_trainer_run
+from tests.deployed import SAVED, pipeline_in, set_state
 
 pytestmark = pytest.mark.prefect_server
-
-TIMES = (datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1))
-SAVED = SavedCheckpoint().tensor("w", np.arange(48, dtype=np.float32).reshape(8, 6), grid=(2, 1))
-
-
-@pytest.fixture(autouse=True)
-def no_event_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reconcile need not wait for the events of versions that were written just now."""
-    monkeypatch.setattr("tasks.catch_up.EVENT_SECONDS", 0.0)
-
-
-def pipeline_in(directory: Path, name: str, **settings: Any) -> Pipeline:
-    write_trainer_run(directory / "run", dict.fromkeys((1, 2, 3), SAVED))
-    document = {"name": name, "registry": str(directory / "registry"), "sources": [{"path": str(directory / "run")}]}
-    return Pipeline.model_validate(document | settings)
-
-
-def merges_of(name: str) -> list[FlowRun]:
-    tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[pipeline_tag(name)]))
-    with get_client(sync_client=True) as client:
-        return sorted(client.read_flow_runs(flow_run_filter=tagged), key=lambda run: run.name)
-
-
-def set_state(run: FlowRun, state: State[Any]) -> None:
-    with get_client(sync_client=True) as client:
-        client.set_flow_run_state(run.id, state, force=True)
 
 
 def test_deploying_twice_changes_nothing_and_what_is_not_said_any_more_goes(
@@ -141,10 +115,11 @@ def test_no_more_merges_at_a_time_than_the_file_says(server: str, tmp_path: Path
     deploy(beside, str(tmp_path))
     assert deploy(beside, str(tmp_path)).is_unchanged
 
+    soon = datetime.now(UTC) + timedelta(hours=1)
     with get_client(sync_client=True) as client:
 
         def to_start() -> list[str]:
-            found = client.get_scheduled_flow_runs_for_work_pool("narrow", scheduled_before=TIMES[1])
+            found = client.get_scheduled_flow_runs_for_work_pool("narrow", scheduled_before=soon)
             return [response.flow_run.name for response in found if response.flow_run.name.startswith("of-narrow")]
 
         for flow_name in ("merge-and-publish", "merge-and-publish", "promote"):
@@ -190,82 +165,6 @@ def test_blocks_are_a_registry_and_a_source_by_name(server: str, tmp_path: Path)
     assert registry.resolve("tiny") == resolve(tmp_path / "registry", "tiny")
 
 
-def test_reconcile_starts_the_oldest_first_as_far_as_there_is_room(server: str, tmp_path: Path) -> None:
-    pipeline = pipeline_in(tmp_path, "back", limits={"queued": 2})
-    deploy(pipeline, str(tmp_path))
-    assert reconcile(pipeline)["back"].started == ("version 0 of step 1", "version 0 of step 2")
-    assert reconcile(pipeline)["back"].started == ()  # both wait: there is no room
-    runs = merges_of("back")
-    assert [run.parameters["directory"] for run in runs] == [
-        str(tmp_path / "run" / f"checkpoint-{step}" / "model_state") for step in (1, 2)
-    ]
-    merge_and_publish(**runs[0].parameters)
-    set_state(runs[0], Completed())
-    set_state(runs[1], Failed(name="Refused"))
-    caught_up = reconcile(pipeline)["back"]
-    # The first has its release now, and what was refused would be refused again.
-    assert (caught_up.started, caught_up.held_back) == (("version 0 of step 3",), ("version 0 of step 2",))
-
-
-def test_what_was_written_just_now_is_left_to_its_event(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tasks.catch_up.EVENT_SECONDS", 3600.0)
-    pipeline = pipeline_in(tmp_path, "young")
-    deploy(pipeline, str(tmp_path))
-    for path in (tmp_path / "run" / "checkpoint-1").rglob("*"):
-        os.utime(path, (1e9, 1e9))
-    caught_up = reconcile(pipeline)["young"]
-    assert caught_up.started == ("version 0 of step 1",)
-    assert caught_up.held_back == ("version 0 of step 2", "version 0 of step 3")
-
-
-def test_what_broke_is_tried_again_later(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = pipeline_in(tmp_path, "broke", limits={"queued": 9})
-    deploy(pipeline, str(tmp_path))
-    assert len(reconcile(pipeline)["broke"].started) == 3
-    first, second, third = merges_of("broke")
-    set_state(first, Crashed())
-    set_state(second, Pending())  # by a worker that died
-    set_state(third, Running())
-    assert reconcile(pipeline)["broke"].started == ()  # too early
-    monkeypatch.setattr("tasks.catch_up.START_SECONDS", 0.0)
-    monkeypatch.setattr("ckptcore.rules.reconciling.FIRST_PAUSE_S", 0.0)
-    assert reconcile(pipeline)["broke"].started == ("version 0 of step 1", "version 0 of step 2")
-    assert [run.state_name for run in merges_of("broke") if run.id in (first.id, second.id)] == ["Crashed", "Crashed"]
-
-
-def test_a_source_that_is_away_does_not_stop_the_others(server: str, tmp_path: Path) -> None:
-    sources = [{"path": str(tmp_path / "nowhere"), "name": "gone"}, {"path": str(tmp_path / "run")}]
-    pipeline = pipeline_in(tmp_path, "half", sources=sources)
-    deploy(pipeline, str(tmp_path))
-    assert list(reconcile(pipeline)) == ["half"]
-
-
-def test_runs_that_were_missed_are_dropped(server: str, tmp_path: Path) -> None:
-    pipeline = pipeline_in(tmp_path, "missed")
-    deploy(pipeline, str(tmp_path))
-    with get_client(sync_client=True) as client:
-        deployment_id = client.read_deployment_by_name("reconcile/missed").id
-        late, due = (
-            client.create_flow_run_from_deployment(deployment_id, state=Scheduled(scheduled_time=time))
-            for time in TIMES
-        )
-        assert drop_missed.fn(str(deployment_id)) == 1
-        assert [client.read_flow_run(run.id).state_name for run in (late, due)] == ["Cancelled", "Scheduled"]
-
-
-def test_limits_of_versions_are_tidied_up(server: str, tmp_path: Path) -> None:
-    pipeline = pipeline_in(tmp_path, "tidy")
-    deploy(pipeline, str(tmp_path))
-    merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "tidy")
-    name = merge_limit("tidy", str(tmp_path / "run" / "checkpoint-3" / "model_state"), 0)
-    with get_client(sync_client=True) as client:
-        assert client.read_global_concurrency_limit_by_name(name).active_slots == 0
-        reconcile(pipeline)
-        assert name not in [limit.name for limit in client.read_global_concurrency_limits(limit=200)]
-
-
 def test_a_version_that_is_not_whole_ends_a_patient_run_well(server: str, tmp_path: Path) -> None:
     run = write_trainer_run(tmp_path / "run", {1: SAVED.without_rank(1)}, signals=False)
     directory = str(run / "checkpoint-1" / "model_state")
@@ -300,6 +199,29 @@ def test_a_refusal_has_a_name_of_its_own(server: str, tmp_path: Path) -> None:
     assert (state.name, state.is_failed()) == ("Refused", True)
     with pytest.raises(SelectionError):
         state.result()
+
+
+@pytest.mark.parametrize(("damage", "name"), [("empty", "Refused"), ("blocked", "Failed")])
+def test_post_training_does_all_that_can_be_done(server: str, tmp_path: Path, damage: str, name: str) -> None:
+    """A selection that takes nothing is refused for good; a registry that cannot be written may be mended."""
+    sources: list[dict[str, object]] = [
+        {"path": str(tmp_path / "run"), "name": each} for each in ("empty", "blocked", "good")
+    ]
+    sources[0]["include"] = ["no"]
+    pipeline = pipeline_in(
+        tmp_path, "most", sources=[sources[["empty", "blocked"].index(damage)], sources[2]], retention={"last": 1}
+    )
+    (tmp_path / "registry").mkdir()
+    (tmp_path / "registry" / "blocked").write_text("")
+    for step in (1, 2):
+        merge_and_publish(SourceChoice(path=str(tmp_path / "run")), pipeline.registry, "good", step=step)
+    state = post_training(pipeline, return_state=True)
+    assert (state.name, state.is_failed()) == (name, True)
+    assert resolve(pipeline.registry, "good@candidate").name.startswith("step-3_")
+    assert len(list((Path(pipeline.registry) / "good" / "releases").iterdir())) == 2  # it was pruned
+    with get_client(sync_client=True) as client:
+        page = client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["post-training-most"])))
+    assert any("good@candidate" in str(each.data) for each in page)
 
 
 def test_post_training_publishes_candidates_prunes_and_does_not_move_latest(server: str, tmp_path: Path) -> None:

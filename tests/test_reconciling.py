@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ckptcore import Choice, resolve
+from ckptcore.aliasing import rollback
 from ckptcore.lifecycle import run
 from ckptcore.publishing import publish_staged, stage
 from ckptcore.reconciling import outstanding
@@ -47,9 +48,44 @@ def test_a_pruned_release_is_not_missed(training: Path, tmp_path: Path) -> None:
 
 def test_releases_that_no_history_tells_of(training: Path, tmp_path: Path) -> None:
     registry = tmp_path / "registry"
-    run(Choice(str(training), step=2), registry, "w")
+    for step in (1, 2):
+        run(Choice(str(training), step=step), registry, "w")
     (registry / "w" / "history.jsonl").unlink()
-    assert steps_left(training, registry) == [1, 3]
+    assert steps_left(training, registry) == [3]  # the alias has come to the second, and gone past the first
+    (registry / "w" / "latest").unlink()
+    assert steps_left(training, registry) == [1, 2, 3]  # nobody lived to move it
+
+
+def test_a_release_whose_publisher_was_killed_before_the_alias_moved(training: Path, tmp_path: Path) -> None:
+    registry = tmp_path / "registry"
+    run(Choice(str(training), step=1), registry, "w")
+    history = (registry / "w" / "history.jsonl").read_bytes()
+    run(Choice(str(training), step=2), registry, "w")
+    (registry / "w" / "history.jsonl").write_bytes(history)
+    (registry / "w" / "latest").unlink()
+    (registry / "w" / "latest").symlink_to(f"releases/{parse_history(history)[-1].release}")
+    assert steps_left(training, registry) == [2, 3]
+    again = publish_staged(stage(Choice(str(training), step=2).planned(), registry, "w"), only_forward=True)
+    assert (again.alias, again.did_work) == ("latest", True)
+    assert steps_left(training, registry) == [3]
+
+
+@pytest.mark.parametrize("only_newer", [False, True])
+def test_a_candidate_is_not_published_under_another_alias(training: Path, tmp_path: Path, only_newer: bool) -> None:
+    registry = tmp_path / "registry"
+
+    def left() -> list[int | None]:
+        found = outstanding(str(training), None, registry, "w", only_newer=only_newer)
+        return [each.version.step for each in found]
+
+    for step, alias in ((1, "candidate"), (2, "latest"), (3, "candidate")):
+        run(Choice(str(training), step=step), registry, "w", alias=alias)
+    assert left() == [3]  # the alias does not go back to the first
+    publish_staged(stage(Choice(str(training), step=3).planned(), registry, "w"), only_forward=True)
+    assert left() == []
+    rollback(registry, "w", "latest", reason="worse")
+    assert resolve(registry, "w").name.startswith("step-2_")
+    assert left() == []
 
 
 def test_a_version_that_was_overwritten_is_a_new_one(training: Path, tmp_path: Path) -> None:

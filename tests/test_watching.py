@@ -153,10 +153,35 @@ def test_events_wait_for_a_server_that_is_away(tmp_path: Path) -> None:
         receiver.statuses = ()
         watcher.look()
         assert not watcher.look()
-        sent = [event for _, _, events in receiver.requests for event in events]
+        sent = receiver.events
     assert [event["event"] for event in sent] == ["ckpt.version.written", "ckpt.version.damaged"]
     assert (sent[1]["payload"]["step"], sent[1]["payload"]["issue_count"] > 0) == (2, True)
     assert len([line for line in said if "HTTP 503" in line]) == 1
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_an_event_that_is_never_taken_does_not_stand_before_the_others(tmp_path: Path, status: int) -> None:
+    run = write_trainer_run(tmp_path / "run", {1: SAVED, 2: SAVED})
+    said: list[str] = []
+    with receiving([status]) as receiver:
+        watcher = Watcher([SourceWatch(str(run))], receiver.url, said.append)
+        for _ in range(3):
+            watcher.look()
+        assert not watcher.look()
+        assert len(receiver.event_ids) == len(set(receiver.event_ids)) == 2
+    [line] = [line for line in said if f"HTTP {status}" in line]
+    assert f"{model_state(run, 1)}/0: dropped" in line
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_an_event_is_kept_for_a_server_that_does_not_know_its_sender(tmp_path: Path, status: int) -> None:
+    run = write_trainer_run(tmp_path / "run", {1: SAVED})
+    said: list[str] = []
+    with receiving([status, status]) as receiver:
+        watcher = Watcher([SourceWatch(str(run))], receiver.url, said.append)
+        assert [watcher.look() for _ in range(4)] == [True, True, False, False]
+        assert (len(receiver.event_ids), len(set(receiver.event_ids))) == (3, 1)
+    assert len([line for line in said if f"HTTP {status}" in line]) == 1
 
 
 def test_a_source_that_may_only_be_read_is_announced_by_the_event_alone(
