@@ -79,7 +79,7 @@ class StorageError(CheckpointError, OSError):
     """The file system refused an operation (permission, I/O error, vanished directory)."""
 
 
-class EventUnacceptable(StorageError):
+class EventUnacceptable(CheckpointError, ValueError):
     """The server takes events, and will never take this one."""
 
 

@@ -47,7 +47,7 @@ def announce_now(path: str | os.PathLike[str], unique_id: int, url: str | None =
 
 
 def send(event: Event, url: str) -> None:
-    """POST the event once; sending it again is harmless. Raises :class:`StorageError` where it is not taken, and as
+    """POST the event once; sending it again is harmless. Raises :class:`StorageError` where it is not taken, and
     :class:`EventUnacceptable` where it never will be."""
     try:
         announcing.send(event, url)

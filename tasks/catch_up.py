@@ -21,7 +21,7 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Crashed
 
-from ckptcore.errors import StorageError
+from ckptcore.errors import EventUnacceptable, StorageError
 from ckptcore.events import damaged_event, send_once
 from ckptcore.pipeline import Pipeline, SourceSettings
 from ckptcore.reconciling import Outstanding, outstanding
@@ -82,7 +82,7 @@ def catch_up(pipeline: Pipeline, source: SourceSettings, deployment: str) -> Cau
                     damaged.append(label)
                     try:
                         _tell_damaged(found)
-                    except StorageError as error:
+                    except (StorageError, EventUnacceptable) as error:
                         # The next call tells it; what is whole is not to wait for that.
                         logger.warning("%s: nobody is told yet that it is damaged: %s", label, error)
                 case StateKind.COMPLETE:
