@@ -33,6 +33,8 @@ from flows.deploying import deploy, undeploy
 from flows.merge_and_publish import merge_and_publish
 from flows.post_training import post_training
 from flows.prune import prune
+from tasks.merge import merge
+from tasks.retrying import RETRY_DELAYS_SECONDS
 from tests.builders import write_trainer_run
 from tests.deployed import SAVED, pipeline_in, set_state
 
@@ -202,8 +204,11 @@ def test_a_refusal_has_a_name_of_its_own(server: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("damage", "name"), [("empty", "Refused"), ("blocked", "Failed")])
-def test_post_training_does_all_that_can_be_done(server: str, tmp_path: Path, damage: str, name: str) -> None:
+def test_post_training_does_all_that_can_be_done(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, name: str
+) -> None:
     """A selection that takes nothing is refused for good; a registry that cannot be written may be mended."""
+    monkeypatch.setattr(merge, "retry_delay_seconds", [0.0] * len(RETRY_DELAYS_SECONDS))
     sources: list[dict[str, object]] = [
         {"path": str(tmp_path / "run"), "name": each} for each in ("empty", "blocked", "good")
     ]
