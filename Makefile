@@ -28,7 +28,8 @@ CKPT = $(VENV)/bin/ckpt
 TORCH_INDEX ?=
 
 # A process for each core, as far as four: each starts Prefect servers of its own. A file's tests stay together, which share what is dear.
-FAST_SUITE := pytest -n auto --maxprocesses=4 --dist loadfile -m "not paddle and not gpu and not hf and not e2e and not fanout and not deployments and not browser"
+PARALLEL_PYTEST := pytest -n auto --maxprocesses=4 --dist loadfile
+FAST := not paddle and not gpu and not hf and not e2e and not fanout and not deployments and not browser
 # For the environments that have one extra and not NiceGUI, which the dashboard's tests import.
 WITHOUT_DASHBOARD := --ignore=tests/dashboard
 # Debian's own browser; BROWSER=… names another place.
@@ -54,10 +55,10 @@ demo: $(VENV)/runtime.stamp ## the whole lifecycle on the small Llama run that s
 up: $(VENV)/runtime.stamp ## run the pipeline of CONFIG (ckpt.yaml): Prefect's server, a worker and the watcher, until Ctrl-C
 	$(CKPT) up $(or $(CONFIG),ckpt.yaml)
 
-test: test-oldest test-newest ## the fast suite, on the oldest Python with coverage and on the newest one here
+test: test-oldest test-newest ## the fast suite, on the oldest Python with coverage, and on the newest one here what needs no Prefect server
 
 test-oldest: $(VENV)/dev.stamp
-	$(VENV)/bin/$(FAST_SUITE) --cov --cov-report=
+	$(VENV)/bin/$(PARALLEL_PYTEST) -m "$(FAST)" --cov --cov-report=
 	@$(VENV)/bin/coverage report --include='ckptcore/rules/*,ckptcore/formats/*' --fail-under=95
 
 ifeq ($(NEWEST),)
@@ -65,14 +66,17 @@ test-newest:
 	@echo "No Python 3.12 or 3.13 here: the suite ran on the oldest alone."
 else
 test-newest: .venv-newest/dev.stamp
-	.venv-newest/bin/$(FAST_SUITE)
+	.venv-newest/bin/$(PARALLEL_PYTEST) -m "$(FAST) and not prefect_server"
 endif
 
 e2e: $(VENV)/dev.stamp ## pipelines with a real server, worker and events: 40 minutes; CKPT_SOAK_VERSIONS=50
 	$(VENV)/bin/pytest -m e2e tests/e2e
 
-e2e-short: $(VENV)/dev.stamp ## … its short part: one pipeline from end to end, with a kill
-	$(VENV)/bin/pytest -m "e2e and not soak and not kills" tests/e2e
+# On the newest Python: with Prefect, the suite runs on the oldest.
+NEWEST_VENV := $(if $(NEWEST),.venv-newest,$(VENV))
+
+e2e-short: $(NEWEST_VENV)/dev.stamp ## … its short part, on the newest Python here: one pipeline from end to end, with a kill
+	$(NEWEST_VENV)/bin/pytest -m "e2e and not soak and not kills" tests/e2e
 
 test-fanout: $(VENV)/dev.stamp ## merges on Dask clusters whose processes are killed: some minutes, as root all of it
 	$(VENV)/bin/pytest -m fanout

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckptcore.errors import PrefectUnavailable
+from ckptcore.errors import InvalidName, PrefectUnavailable
 from ckptcore.rules.gates import GateOptions
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def run_as_flow(
     gates: GateOptions = GateOptions(),
 ) -> Published:
     """What :func:`ckptcore.run` does, as a run of the flow. Raises what refused it; the run is then failed."""
+    _require_text(choice.source, registry, *attach, expect, choice.layout.hf, gates.sign_key)
     for setting, value in _ENVIRONMENT.items():
         os.environ.setdefault(setting, value)
     if home := os.environ.get("PREFECT_HOME"):
@@ -75,6 +76,15 @@ def run_as_flow(
             _wait_until_recorded(state.state_details.flow_run_id)
     published: Published = state.result()
     return published
+
+
+def _require_text(*paths: str | os.PathLike[str] | None) -> None:
+    """Refuse what a server cannot keep: it holds the parameters of a run as JSON."""
+    for path in [os.path.abspath(each) for each in paths if each is not None]:
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidName(f"{path!r} is no UTF-8, which Prefect needs; without --flow it is published") from error
 
 
 def _source(

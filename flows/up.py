@@ -44,6 +44,9 @@ SERVER = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     # SQLite has one writer; on a busy machine it is waited for rather than an event lost.
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+    # Runs stay for good otherwise, 40 MB a day with a reconcile every five minutes.
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_RETENTION_PERIOD": "2592000",  # 30 days in seconds
 }
 _WORKER = {
     "PREFECT_WORKER_QUERY_SECONDS": "1",

@@ -110,7 +110,8 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The document, readable and with a final newline; the same manifest gives the same bytes."""
-        return (json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n").encode()
+        # Bytes of a path that are no UTF-8 are lone surrogates here, which JSON can only hold as escapes.
+        return (json.dumps(self.to_json(), ensure_ascii=False, indent=1) + "\n").encode(errors="backslashreplace")
 
     def to_json(self) -> dict[str, object]:
         source = self.source

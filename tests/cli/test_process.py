@@ -141,6 +141,13 @@ class TestStreams:
         assert text.communicate(timeout=60)[0] == b"version 0  " + os.fsencode(tmp_path / name) + b"\n"
         document = start("latest", name, "--json", cwd=tmp_path, stdout=subprocess.PIPE, env=ascii_only)
         assert json.loads(document.communicate(timeout=60)[0])["path"] == str(tmp_path / name)
+        published = start("run", name, "registry", "--name", "w", "--json", cwd=tmp_path, stdout=subprocess.PIPE)
+        release = Path(json.loads(published.communicate(timeout=60)[0])["path"])
+        assert json.loads((tmp_path / release / "manifest.json").read_bytes())["source"]["path"] == str(tmp_path / name)
+        again = ckpt_process("run", name, "registry", "--name", "w", cwd=tmp_path)
+        assert "published already" in again.stdout
+        as_flow = ckpt_process("run", name, "registry", "--name", "v", "--flow", cwd=tmp_path)
+        assert (as_flow.status, "Prefect" in as_flow.stderr, as_flow.stderr.count("\n")) == (1, True, 1)
         explained = start("versions", "--help", cwd=tmp_path, stdout=subprocess.PIPE, env=ascii_only)
         assert "optimizer_state, …" in explained.communicate(timeout=60)[0].decode()
 
