@@ -57,6 +57,9 @@ class RegistryEye:
         self.merging: frozenset[Named] = frozenset()
         self.work = WorkSeen()
         self.troubles: tuple[str, ...] = ()
+        self.device: int | None = None
+        """Which file system it lies on."""
+        self._space: tuple[int, int] | None = None
 
     def made(self, step: int | None, unique_id: int) -> frozenset[str]:
         """The fingerprints of what was published of this version; asked only for what is new or has changed."""
@@ -75,6 +78,7 @@ class RegistryEye:
             self._look(until)
         except CheckpointError as error:
             self.troubles, self._stamp = (error.message,), ()
+        self.device, self._space = _file_system_of(self._registry)
         now = (self.releases, self.retired, self.aliases, self.merging, self.troubles)
         if any(one is not other and one != other for one, other in zip(now, before, strict=True)):
             self.number += 1
@@ -83,20 +87,11 @@ class RegistryEye:
         """Let go of what only one look needs."""
         self._made = None
 
-    @property
-    def device(self) -> int | None:
-        """Which file system it lies on."""
-        try:
-            return os.stat(self._registry).st_dev
-        except OSError:
-            return None
-
     def disk(self, grows_bytes_a_second: float) -> DiskSeen | None:
-        try:
-            status = os.statvfs(self._registry)
-        except OSError:
+        """The file system as the last look found it."""
+        if self._space is None:
             return None
-        return DiskSeen(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize, grows_bytes_a_second)
+        return DiskSeen(*self._space, grows_bytes_a_second)
 
     def _look(self, until: float) -> None:
         shelf = shelf_of(self._registry, self._name)
@@ -149,6 +144,15 @@ class RegistryEye:
             if is_release(path):
                 releases[at] = replace(releases[at], size_bytes=_size(path))
         self.releases = tuple(releases)
+
+
+def _file_system_of(path: str) -> tuple[int | None, tuple[int, int] | None]:
+    """The device that the path lies on, and its bytes in all and free; None where they cannot be told."""
+    try:
+        status = os.statvfs(path)
+        return os.stat(path).st_dev, (status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
+    except OSError:
+        return None, None
 
 
 def _made(acts: Sequence[Act]) -> Mapping[Named, frozenset[str]]:

@@ -1,11 +1,13 @@
 """Observe: what sources and registries hold now, as one snapshot that pages and metrics are made from.
 
 Gathers again and again at little cost: what did not change is not read again, and what takes long is done bit by bit,
-so that a first snapshot of a hundred pipelines is there within seconds. Nothing is written, locked or stored.
+so that a first snapshot of a hundred pipelines is there within seconds. Nothing is written, locked or stored. A file
+system that does not answer, as that of a dead server, holds up the pipelines that lie on it and no others.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +28,14 @@ from ckptcore.rules.observed import (
 
 BUDGET_SECONDS = 2.0
 """How long one look may take, about, for what was never looked into."""
+
+PATIENCE_SECONDS = 10.0
+"""A look that takes longer is said to be held up."""
+
+_WAIT_SECONDS = 1.0
+"""How long beyond its budget a look is waited for; then it goes on by itself, and is met again."""
+
+_MOST_UNDERWAY = 16
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -48,11 +58,13 @@ class Observer:
         until = time.monotonic() + BUDGET_SECONDS
         # Whoever was never looked at comes first, for what is newest there; then one after the other is read whole.
         for eye in sorted(self._eyes, key=lambda eye: eye.seen.is_read):
+            if eye.is_looking or sum(each.is_underway for each in self._eyes) >= _MOST_UNDERWAY:
+                continue
             if eye.seen.is_read:
-                eye.look(until)
+                eye.look_for_a_while(until)
             elif time.monotonic() < until:
-                eye.look(0.0)
-        seen = [eye.seen for eye in self._eyes]
+                eye.look_for_a_while(0.0)
+        seen = [eye.picture() for eye in self._eyes]
         devices = [eye.device for eye in self._eyes]
         grows = on_shared_disks(seen, devices)
         found = tuple(
@@ -78,6 +90,49 @@ class _Eye:
         self.seen = PipelineSeen(watched)
         """What the last look saw; the same object where nothing changed."""
         self._numbers = (-1, -1)
+        self._thread: threading.Thread | None = None
+        self._began_at = 0.0
+        self._fault: Exception | None = None
+        self._held_up: tuple[PipelineSeen, PipelineSeen] | None = None
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the last look goes on still."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def is_underway(self) -> bool:
+        """Whether the last look goes on, and has not done so for suspiciously long."""
+        return self.is_looking and time.time() - self._began_at <= PATIENCE_SECONDS
+
+    def look_for_a_while(self, until: float) -> None:
+        """Look on a thread of its own, which is left to itself where it does not come back. A file system that hangs
+        cannot be asked to stop; a daemon thread ends with the process. Raises what went wrong in the look, once."""
+        self._fault, self._began_at = None, time.time()
+        self._thread = threading.Thread(target=self._look_guarded, args=(until,), name="look", daemon=True)
+        self._thread.start()
+        self._thread.join(max(0.0, until - time.monotonic()) + _WAIT_SECONDS)
+        if not self.is_looking and self._fault is not None:
+            raise self._fault
+
+    def _look_guarded(self, until: float) -> None:
+        try:
+            self.look(until)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the look raises it
+            self._fault = error
+
+    def picture(self) -> PipelineSeen:
+        """What the last look saw, and that the present one is held up; the same object where nothing changed."""
+        seen = self.seen
+        if not self.is_looking or self.is_underway:
+            self._held_up = None
+            return seen
+        if self._held_up is None or self._held_up[0] is not seen:
+            began = time.strftime("%H:%M:%S", time.gmtime(self._began_at))
+            places = " and ".join(filter(None, (self.watched.source, self.watched.registry)))
+            trouble = f"{places}: the look of {began} UTC is not over, the file system is slow or hangs; this is older"
+            self._held_up = (seen, replace(seen, troubles=(trouble, *seen.troubles)))
+        return self._held_up[1]
 
     @property
     def device(self) -> int | None:

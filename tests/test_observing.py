@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from ckptcore import Choice, pin, promote, prune, run
+from ckptcore import Choice, observing, pin, promote, prune, run
 from ckptcore.observing import Observer
 from ckptcore.rules.observed import PipelineSeen, Stage, Watched
 from ckptcore.rules.retention import KeepEvery, KeepLast
@@ -157,6 +159,50 @@ def test_a_source_that_goes_and_comes_back(tmp_path: Path) -> None:
     assert stages(gone) == {100: Stage.COMPLETE}  # what was known is not forgotten
     (tmp_path / "away").rename(tmp_path / "run")
     assert not any("run" in trouble for trouble in look(observer).troubles)
+
+
+def test_a_file_system_that_hangs_holds_up_its_own_pipeline_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, answers = tmp_path / "hangs", tmp_path / "answers"
+    for directory in (hangs, answers):
+        write(directory / "run", 1)
+        publish(directory, 1)
+    observer = Observer([watched(hangs), watched(answers)])
+    look(observer)
+    is_there_again, statvfs = threading.Event(), os.statvfs
+
+    def hanging(path: str) -> os.statvfs_result:
+        if path.startswith(str(hangs)):
+            is_there_again.wait(60)
+        return statvfs(path)
+
+    monkeypatch.setattr(os, "statvfs", hanging)
+    monkeypatch.setattr(observing, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(observing, "_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(observing, "BUDGET_SECONDS", 0.1)
+    try:
+        observer.look()
+        for directory in (hangs, answers):
+            write(directory / "run", 2)
+        end = time.monotonic() + 30
+        while True:
+            held_up, fresh = observer.look().pipelines
+            if held_up.troubles and len(fresh.versions) == 2:
+                break
+            assert time.monotonic() < end
+        assert (stages(fresh), fresh.troubles) == ({1: Stage.PUBLISHED, 2: Stage.COMPLETE}, ())
+        assert stages(held_up) == {1: Stage.PUBLISHED}
+        [trouble] = held_up.troubles
+        assert str(hangs / "run") in trouble
+        number = observer.snapshot.number
+        assert observer.look().number == number  # the same trouble is no news
+    finally:
+        is_there_again.set()
+    end = time.monotonic() + 30
+    while (seen := observer.look().pipelines[0]).troubles or len(seen.versions) < 2:
+        assert time.monotonic() < end
+    assert stages(seen) == stages(fresh)
 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:
